@@ -1,0 +1,1 @@
+"""Decisions and evidence. No editor protocol, and no torch in this process."""

@@ -1,0 +1,231 @@
+"""Child processes: worker programs under the user's interpreter, and plain tools.
+
+Every child has its own session, a limit on every wait, no keys in its environment, and dies with us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.errors import InputError, WorkerDiedError, WorkerError, WorkerTimeoutError
+
+WORKER_MAIN = Path(__file__).parent / "worker" / "main.py"
+# What a child may see. Code of the user's and of candidates runs there, so it gets no keys.
+KEPT_VARIABLES = frozenset(
+    {"HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "USER", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME",
+     "CUDA_VISIBLE_DEVICES", "CUDA_PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "OMP_NUM_THREADS"}
+)
+KEPT_PREFIXES = ("LC_", "NVIDIA_")
+MAX_REPLY_BYTES = 256 << 20
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables a child gets: a whitelist plus `extra`."""
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if key in KEPT_VARIABLES or key.startswith(KEPT_PREFIXES)
+    }
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **(extra or {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A tool that ran to its end."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def output(self) -> str:
+        """Both streams, for messages."""
+        return self.stdout + self.stderr
+
+
+async def run(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    cwd: str | Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run a tool to its end, with its whole process group killed on time-out or cancellation.
+
+    Raises:
+        WorkerTimeoutError: It ran longer than `timeout_s`.
+        FileNotFoundError: The program is not there.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        cwd=cwd, env=dict(env) if env is not None else child_environment(), start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            out, err = await process.communicate()
+    except TimeoutError:
+        await _end(process)
+        raise WorkerTimeoutError(Path(command[0]).name, timeout_s=timeout_s) from None
+    except BaseException:
+        await _end(process)
+        raise
+    return Finished(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+class Worker:
+    """One worker process, started on first use and killed when a request did not end cleanly.
+
+    Requests run one at a time. A request that is cancelled, times out or breaks takes the process
+    with it, because nobody knows what state it left behind.
+
+    Args:
+        role: Module of `engine/worker` that serves.
+        python: The user's interpreter.
+        env: Further environment variables.
+        cwd: Working directory.
+        wrap: Prefix of the command line, such as a sandbox or a profiler.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        *,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        wrap: Sequence[str] = (),
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.role = role
+        self._python = python
+        self._env = child_environment(env)
+        self._cwd = cwd
+        self._wrap = tuple(wrap)
+        self._pass_fds = tuple(pass_fds)
+        self._process: asyncio.subprocess.Process | None = None
+        self._replies: asyncio.StreamReader | None = None
+        self._transport: asyncio.BaseTransport | None = None
+        self._busy = asyncio.Lock()
+        self._number = 0
+        # A file, not a pipe: a full pipe would block a worker that logs a lot.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker.
+
+    @property
+    def pid(self) -> int | None:
+        """The running process's id, or None."""
+        return self._process.pid if self._process else None
+
+    @property
+    def log_tail(self) -> str:
+        """The last 8 KiB of what the process and user code in it wrote."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), 8192, max(0, size - 8192)).decode(errors="replace")
+
+    async def call(
+        self,
+        kind: str,
+        *,
+        timeout_s: float,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
+        """Send one request and wait for its reply.
+
+        Raises:
+            WorkerTimeoutError: No reply within `timeout_s` seconds; the process is gone.
+            WorkerDiedError: The process ended first.
+            InputError: The worker refused the request for a reason of the user's.
+            WorkerError: The worker raised.
+        """
+        async with self._busy:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    reply = await self._exchange(kind, fields, on_event)
+            except TimeoutError:
+                await self._discard()
+                raise WorkerTimeoutError(kind, timeout_s=timeout_s) from None
+            except BaseException:
+                await self._discard()
+                raise
+        if reply.get("ok"):
+            return reply
+        error = reply["error"]
+        if error["type"] == "input":
+            raise InputError(error["problem"], hint=error["hint"], file=error["file"], line=error["line"])
+        failure = WorkerError(error["problem"], hint=error["hint"])
+        failure.add_note(error.get("log", ""))
+        raise failure
+
+    async def close(self) -> None:
+        """End the process, if one runs, without waiting for it to be polite."""
+        await self._discard()
+
+    async def _exchange(
+        self, kind: str, fields: dict[str, Any], on_event: Callable[[dict[str, Any]], None] | None
+    ) -> dict[str, Any]:
+        if self._process is None:
+            await self._start()
+        process, replies = self._process, self._replies
+        assert process is not None and process.stdin is not None and replies is not None
+        self._number += 1
+        request = json.dumps({"id": self._number, "kind": kind, **fields}) + "\n"
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(request.encode())
+            await process.stdin.drain()
+        while True:
+            line = await replies.readline()
+            if not line.endswith(b"\n"):
+                status = await process.wait()
+                raise WorkerDiedError(kind, exit_status=status, log_tail=self.log_tail)
+            reply = json.loads(line)
+            if "event" in reply:
+                if on_event is not None:
+                    on_event(reply)
+                continue
+            return reply
+
+    async def _start(self) -> None:
+        read_fd, write_fd = os.pipe()
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._wrap, self._python, "-u", str(WORKER_MAIN), self.role, str(write_fd),
+                stdin=asyncio.subprocess.PIPE, stdout=self._log, stderr=self._log, env=self._env, cwd=self._cwd,
+                pass_fds=(write_fd, *self._pass_fds), start_new_session=True,
+            )
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        loop = asyncio.get_running_loop()
+        self._replies = asyncio.StreamReader(limit=MAX_REPLY_BYTES)
+        reader = self._replies
+        self._transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb")
+        )
+
+    async def _discard(self) -> None:
+        process, self._process = self._process, None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        if process is not None:
+            await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a child's whole group and reap it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # Shielded: a second cancellation must not leave a zombie that holds the device.
+    await asyncio.shield(process.wait())

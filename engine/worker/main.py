@@ -1,0 +1,28 @@
+"""Start of every worker process: `python main.py ROLE REPLY_FD`.
+
+Loads this folder as the package `_hiera_worker`, so that nothing of ours can take the place of a
+user's module of the same name, then serves one JSON request a line from stdin. Replies go to their
+own descriptor; whatever user code prints goes to stderr. End of input ends the process.
+"""
+
+import importlib.util
+import os
+import sys
+
+
+def load_package(folder):
+    """Import this folder as `_hiera_worker`, leaving sys.path without it."""
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or ".") != folder]
+    spec = importlib.util.spec_from_file_location(
+        "_hiera_worker", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["_hiera_worker"] = package
+    spec.loader.exec_module(package)
+
+
+if __name__ == "__main__":
+    load_package(os.path.dirname(os.path.abspath(__file__)))
+    from _hiera_worker import wire
+
+    wire.serve(role=sys.argv[1], reply_fd=int(sys.argv[2]))
