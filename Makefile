@@ -1,0 +1,33 @@
+# `make demo` and `make test` each do everything that they need, on a fresh machine too.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test gpu check fix bench-dev clean
+PYTHON_SOURCES := contracts engine hiera_lsp tests bench examples
+
+help:  ## list these targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+.venv/ready: pyproject.toml .ci/setup
+	@bash .ci/setup
+
+setup: .venv/ready  ## make .venv with HIERA and the torch that fits this machine
+
+demo: .venv/ready  ## optimise an example, with a GPU or without one
+	.venv/bin/hiera optimize examples/geglu_feed_forward.py --preset quick
+
+test: .venv/ready  ## run all tests that this machine can run
+	.venv/bin/python -m pytest -q
+
+gpu: .venv/ready  ## run the tests that need a GPU
+	.venv/bin/python -m pytest -q -m gpu
+
+check: .venv/ready  ## lint
+	.venv/bin/ruff check $(PYTHON_SOURCES)
+
+fix: .venv/ready  ## lint and mend what can be mended
+	.venv/bin/ruff check --fix $(PYTHON_SOURCES)
+
+bench-dev: .venv/ready  ## KernelBench tasks: make bench-dev TASKS=tasks.jsonl OUT=results.jsonl
+	.venv/bin/hiera bench $(TASKS) --out $(OUT) --resume
+
+clean:  ## remove what set-up made
+	rm -rf .venv build dist *.egg-info
