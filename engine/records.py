@@ -35,6 +35,7 @@ class Device:
         flops_per_s: Peak by arithmetic: keys `fp64`, `fp32`, `tf32`, `fp16`, `bf16`.
         shared_bytes_per_block: Largest dynamic shared memory of a block (opt-in).
         launch_us: Time of an empty kernel.
+        peaks: Where the rates come from.
     """
 
     kind: Literal["cuda", "none"]
@@ -50,6 +51,7 @@ class Device:
     flops_per_s: Mapping[str, float] = field(default_factory=dict)
     shared_bytes_per_block: int = 0
     launch_us: float = 0.0
+    peaks: Literal["data sheet", "estimated"] = "data sheet"
 
     @property
     def arch(self) -> str:
