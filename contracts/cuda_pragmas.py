@@ -30,6 +30,9 @@ from contracts.tensors import ITEM_BYTES, TensorSpec
 
 _LINE = re.compile(r"^\s*//\s*hiera:\s*(?P<word>\w+)\s*(?P<rest>.*?)\s*$")
 _TENSOR = re.compile(r"^(?P<dtype>\w+)\s*\[(?P<shape>[^\]]*)\]$")
+_LAUNCH_PART = re.compile(
+    r"(grid|block|shared)\s*=\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\S+)"
+)
 _FLOW = ("in", "out", "inout")
 DTYPE_OF_C = {
     "float": "float32", "double": "float64", "half": "float16", "__half": "float16",
@@ -180,9 +183,7 @@ def _split_tensors(text: str) -> list[str]:
 
 
 def _launch(rest: str, place: _Place) -> PragmaLaunch:
-    parts: dict[str, str] = {}
-    for key, value in re.findall(r"(grid|block|shared)\s*=\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\S+)", rest):
-        parts[key] = value
+    parts: dict[str, str] = dict(_LAUNCH_PART.findall(rest))
     if "grid" not in parts or "block" not in parts:
         raise place.error(f"launch {rest!r} names no grid or no block", "write launch grid=(64, 1, 1) block=(256)")
     return PragmaLaunch(

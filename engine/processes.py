@@ -176,7 +176,9 @@ class Worker:
         if self._process is None:
             await self._start()
         process, replies = self._process, self._replies
-        assert process is not None and process.stdin is not None and replies is not None
+        assert process is not None
+        assert process.stdin is not None
+        assert replies is not None
         self._number += 1
         request = json.dumps({"id": self._number, "kind": kind, **fields}) + "\n"
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -55,7 +55,7 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """nvcc's architecture number: `90` for 9.0."""
+        """Architecture number as nvcc writes it: `90` for 9.0."""
         return self.sm.replace(".", "")
 
 
