@@ -5,9 +5,13 @@ user's module of the same name, then serves one JSON request a line from stdin. 
 own descriptor; whatever user code prints goes to stderr. End of input ends the process.
 """
 
+import ctypes
 import importlib.util
 import os
+import signal
 import sys
+
+PR_SET_PDEATHSIG = 1
 
 
 def load_package(folder):
@@ -21,7 +25,14 @@ def load_package(folder):
     spec.loader.exec_module(package)
 
 
+def die_with_parent():
+    """Ask the kernel to kill us when the engine is gone, even in the middle of a long call."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 if __name__ == "__main__":
+    die_with_parent()
     load_package(os.path.dirname(os.path.abspath(__file__)))
     from _hiera_worker import wire
 
