@@ -1,0 +1,220 @@
+"""The built-in agent: deterministic, without network. Plans by the rubric, writes by code generation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+from contracts.contract import Contract
+from contracts.errors import AgentError
+from engine import codegen
+from engine.agents import Situation
+from engine.planning import facts as planning_facts
+from engine.planning import spa, ssda
+from engine.planning.bottleneck import bottleneck_of, lessons
+from engine.planning.conditions import Fact
+from engine.planning.spa import Base, Choice
+from engine.records import Candidate, Device, Evaluation, Plan, Strategy
+from engine.trajectory import Usage, candidate_id
+
+
+class ExpertAgent:
+    """Plans with `engine.planning`, writes with `engine.codegen`."""
+
+    def __init__(self) -> None:
+        # Only a memo: the same contract and recipe always give the same text.
+        self._programs: dict[tuple[object, ...], codegen.Program | codegen.CannotWrite] = {}
+
+    @property
+    def name(self) -> str:
+        """Stable name."""
+        return "expert"
+
+    @property
+    def usage(self) -> Usage:
+        """Nothing is spent."""
+        return Usage()
+
+    async def decide_space_and_scores(self, situation: Situation) -> Plan:
+        """Score spaces, then directions, by the rubric."""
+        return await asyncio.to_thread(self._decide, situation)
+
+    async def plan_strategy(self, situation: Situation, plan: Plan, count: int) -> Strategy:
+        """Steps from the expert notes; moves over the tunables of the strongest parents."""
+        return await asyncio.to_thread(self._strategy, situation, plan, count)
+
+    async def propose(
+        self, situation: Situation, plan: Plan, strategy: Strategy, count: int
+    ) -> AsyncIterator[Candidate]:
+        """Seeds in the first round of a space, then the strategy's moves; texts made before are skipped."""
+        ideas = self._ideas(situation, plan, strategy)
+        made = {c.id for c in situation.trajectory.candidates}
+        while count > 0:
+            candidate = await asyncio.to_thread(self._next, situation, ideas, made)
+            if candidate is None:
+                return
+            made.add(candidate.id)
+            count -= 1
+            yield candidate
+
+    async def repair(
+        self, situation: Situation, candidate: Candidate, evaluation: Evaluation  # noqa: ARG002
+    ) -> Candidate | None:
+        """None: a recipe that fails is answered by other recipes of the next round."""
+        return None
+
+    def _decide(self, situation: Situation) -> Plan:
+        facts = _facts(situation)
+        names = tuple(situation.catalog.spaces)
+        results = {name: self._space_facts(situation, name) for name in names}
+        spaces = ssda.score_spaces(situation.catalog, facts, results, locked=situation.locked)
+        writable = {name: score for name, score in spaces.items() if results[name]["space.writable"] is not False}
+        if not writable:
+            refusals = "; ".join(str(self._write(situation.contract, name, {}, situation.device)) for name in spaces)
+            raise AgentError(f"no allowed space can express {situation.contract.name}: {refusals}",
+                             hint="allow a wider space, or use the language-model agent")
+        moves = {name: spa.untried(self._bases(situation, name), _tried(situation)) for name in writable}
+        learnt = lessons(situation.trajectory.candidates, situation.trajectory.evaluations, situation.workload,
+                         situation.contract.precision)
+        return ssda.decide(situation.catalog, facts, round=situation.round, spaces=writable,
+                           bottleneck=_bottleneck(situation), learnt=learnt, moves=moves)
+
+    def _strategy(self, situation: Situation, plan: Plan, count: int) -> Strategy:
+        return spa.plan_strategy(situation.catalog, plan, _facts(situation), bottleneck=_bottleneck(situation),
+                                 bases=self._bases(situation, plan.space), tried=_tried(situation),
+                                 # Some moves give a text made before, so ask for more than are needed.
+                                 wanted=4 * count)
+
+    def _ideas(self, situation: Situation, plan: Plan, strategy: Strategy) -> Iterator[Mapping[str, object]]:
+        seeds = list(self._seeds(situation, plan))
+        moves = list(strategy.moves)
+        # The planned space's default is candidate 1. One other space follows at once, in case the first is
+        # wrong; the rest are interleaved with moves so that a small budget sees both.
+        yield from seeds[:2]
+        rest = seeds[2:]
+        while moves or rest:
+            yield from moves[:2]
+            yield from rest[:1]
+            moves, rest = moves[2:], rest[1:]
+
+    def _seeds(self, situation: Situation, plan: Plan) -> Iterator[Mapping[str, object]]:
+        tried = {c.space for c in situation.trajectory.candidates if c.recipe}
+        bases = self._bases(situation, plan.space)
+        if plan.space not in tried:
+            for base in bases[:1]:
+                yield {"parent": base.candidate, "space": plan.space, "choices": base.choices,
+                       "direction": plan.direction if base.choices else "", "title": "the planned space's default"}
+        allowed = situation.catalog.allowed(situation.locked) if situation.locked else situation.catalog.spaces
+        accepted = situation.trajectory.best is not None
+        for name in allowed:
+            if name != plan.space and name not in tried and (situation.round == 1 or not accepted):
+                yield {"parent": "", "space": name, "choices": {}, "direction": "", "title": f"default in {name}"}
+
+    def _next(
+        self, situation: Situation, ideas: Iterator[Mapping[str, object]], made: set[str]
+    ) -> Candidate | None:
+        """The next idea that can be written and gives a new text."""
+        for idea in ideas:
+            space, choices = str(idea["space"]), idea["choices"]
+            assert isinstance(choices, Mapping)
+            program = self._write(situation.contract, space, choices, situation.device)
+            if isinstance(program, codegen.CannotWrite):
+                continue
+            identity = candidate_id(situation.contract.id, program.source)
+            if identity in made:
+                continue
+            return Candidate(
+                id=identity, source=program.source, space=space,  # type: ignore[arg-type]
+                direction=str(idea["direction"]), round=situation.round, author=self.name, title=str(idea["title"]),
+                parents=(str(idea["parent"]),) if idea["parent"] else (),
+                recipe={"space": space, "choices": dict(choices)},
+                reduced_source=self._reduced(situation, space, choices),
+            )
+        return None
+
+    def _reduced(self, situation: Situation, space: str, choices: Mapping[str, Choice]) -> str | None:
+        if situation.reduced is None:
+            return None
+        program = self._write(situation.reduced, space, choices, situation.device)
+        return program.source if isinstance(program, codegen.Program) else None
+
+    def _write(
+        self, contract: Contract, space: str, choices: Mapping[str, Choice], device: Device
+    ) -> codegen.Program | codegen.CannotWrite:
+        key = (contract.id, space, frozenset(choices.items()), device.sm)
+        if key not in self._programs:
+            recipe = codegen.Recipe(space=space, choices=dict(choices))  # type: ignore[arg-type]
+            try:
+                self._programs[key] = codegen.write(contract, recipe, device)
+            except codegen.CannotWrite as refusal:
+                self._programs[key] = refusal
+        return self._programs[key]
+
+    def _bases(self, situation: Situation, space: str) -> tuple[Base, ...]:
+        """Recipes to move from: the strongest parents in this space, else what the best of all carries over."""
+        trajectory = situation.trajectory
+        parents = [c for c in trajectory.ranked() if c.space == space and c.recipe][: situation.parents]
+        bases = [base for c in parents if (base := self._base(situation, space, _choices(c), c.id))]
+        if bases:
+            return tuple(bases)
+        default = self._base(situation, space, {}, "")
+        if default is None:
+            return ()
+        best = next((c for c in trajectory.ranked() if c.recipe), None)
+        if best is None:
+            return (default,)
+        known = {t.key: t.values for t in default.tunables}
+        carried = {k: v for k, v in _choices(best).items() if v in known.get(k, ())}
+        return tuple(base for base in (self._base(situation, space, carried, best.id),) if base) or (default,)
+
+    def _base(self, situation: Situation, space: str, choices: Mapping[str, Choice], candidate: str) -> Base | None:
+        program = self._write(situation.contract, space, choices, situation.device)
+        if isinstance(program, codegen.CannotWrite):
+            return None
+        return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
+
+    def _space_facts(self, situation: Situation, space: str) -> dict[str, Fact]:
+        trajectory = situation.trajectory
+        mine = [c for c in trajectory.candidates if c.space == space and c.id in trajectory.evaluations]
+        ranked = trajectory.ranked()
+        own = next((c for c in ranked if c.space == space), None)
+        behind = None
+        if own and trajectory.rank_us(ranked[0].id) < float("inf"):
+            behind = trajectory.rank_us(own.id) / trajectory.rank_us(ranked[0].id)
+        return {
+            "space.tried": len(mine),
+            "space.accepted": sum(trajectory.accepted(c.id) for c in mine),
+            "space.is_best": bool(own and ranked[0].space == space),
+            "space.is_current": bool(trajectory.plans and trajectory.plans[-1].space == space),
+            "space.behind": behind,
+            "space.writable": isinstance(self._write(situation.contract, space, {}, situation.device), codegen.Program),
+        }
+
+
+def _facts(situation: Situation) -> dict[str, Fact]:
+    trajectory = situation.trajectory
+    best = trajectory.best
+    return {
+        **planning_facts.task_facts(situation.contract, situation.workload, situation.catalog.families,
+                                    device=situation.device.kind),
+        **planning_facts.evidence_facts(trajectory.evaluations.get(best.id) if best else None, situation.workload),
+        "round": situation.round,
+        "stagnant": trajectory.stagnant_rounds if trajectory.candidates else 0,
+    }
+
+
+def _bottleneck(situation: Situation) -> str:
+    best = situation.trajectory.best
+    evaluation = situation.trajectory.evaluations.get(best.id) if best else None
+    return bottleneck_of(evaluation, situation.workload)
+
+
+def _choices(candidate: Candidate) -> dict[str, Choice]:
+    choices = candidate.recipe.get("choices", {})
+    return dict(choices) if isinstance(choices, Mapping) else {}
+
+
+def _tried(situation: Situation) -> list[tuple[str, Mapping[str, Choice]]]:
+    return [(c.space, _choices(c)) for c in situation.trajectory.candidates if c.recipe]
+
+

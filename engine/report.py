@@ -1,0 +1,251 @@
+"""A trajectory as a document: the `--json` data (schema 1) and the text for a terminal.
+
+Absent facts are null or left out, never invented; what was not measured says so.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from contracts import codec
+from contracts.contract import Contract
+from engine.records import Candidate, Device, Evaluation
+from engine.trajectory import Trajectory
+
+SCHEMA = 1
+
+
+def contract_document(contract: Contract | None) -> dict[str, Any] | None:
+    """The `contract` object of the JSON document."""
+    if contract is None:
+        return None
+    return {
+        "name": contract.name, "id": contract.id, "entry": contract.entry, "mode": contract.mode,
+        "precision": contract.precision, "arguments": [codec.to_data(a) for a in contract.arguments],
+        "outputs": [codec.to_data(o) for o in contract.outputs], "variants": [v.name for v in contract.variants],
+    }
+
+
+def device_document(device: Device | None) -> dict[str, Any] | None:
+    """The `device` object of the JSON document."""
+    if device is None:
+        return None
+    return {"kind": device.kind, "name": device.name, "sm": device.sm, "driver": device.driver or None}
+
+
+def evaluation_document(evaluation: Evaluation | None) -> dict[str, Any]:
+    """The evidence part of a candidate's object; all null where it was not evaluated."""
+    build = evaluation.build if evaluation else None
+    verification = evaluation.verification if evaluation else None
+    timing = evaluation.timing if evaluation else None
+    failure = evaluation.failure if evaluation else None
+    return {
+        "stage": evaluation.stage if evaluation else "proposed",
+        "rejected": failure.reason if failure else None,
+        "rejected_at": failure.stage if failure else None,
+        "errors": [codec.to_data(e) for e in failure.errors] if failure else [],
+        "build_s": build.seconds if build else None,
+        "build_tier": build.tier if build else None,
+        "kernels": [codec.to_data(k) for k in build.kernels] if build else None,
+        "median_us": timing.median_us if timing else None,
+        "wall_us": timing.wall_us if timing else None,
+        "speedup": timing.speedup if timing else None,
+        "ci95": list(timing.ci95) if timing else None,
+        "speedup_vs_compile": timing.speedup_vs_compile if timing else None,
+        "estimate_us": evaluation.estimate_us if evaluation else None,
+        "verification": {
+            "match": verification.match, "strict": verification.strict, "kernelbench": verification.kernelbench,
+            "where": verification.where, "isolation": verification.isolation,
+            "checks": {check.name: check.status for check in verification.checks},
+            "metrics": codec.to_data(verification.metrics),
+        } if verification else None,
+        "counters": codec.to_data(evaluation.counters) if evaluation and evaluation.counters else None,
+        "confirmed": evaluation.confirmed if evaluation else None,
+        "cached": evaluation.cached if evaluation else None,
+        "seconds": evaluation.seconds if evaluation else None,
+    }
+
+
+def document(trajectory: Trajectory, *, folder: Path | None = None) -> dict[str, Any]:
+    """The whole `--json` document of `optimize` (design §6, schema 1).
+
+    Args:
+        trajectory: The record.
+        folder: The run's folder, for the paths of sources.
+    """
+    workload, baseline = trajectory.workload, trajectory.baseline
+    best = trajectory.best
+    plans = {plan.round: plan for plan in trajectory.plans}
+    return {
+        "schema": SCHEMA,
+        "run": trajectory.run,
+        "contract": contract_document(trajectory.contract),
+        "device": device_document(trajectory.device),
+        "workload": {
+            "bytes": workload.bytes, "flops": workload.flops, "launches": workload.launches,
+            "intensity": codec.to_data(workload.intensity), "bound": workload.bound, "floor_us": workload.floor_us,
+            "roof_us": workload.roof_us, "shares": [codec.to_data(s) for s in workload.shares],
+        } if workload else None,
+        "baseline": {"eager_us": baseline.eager_us, "compile_us": baseline.compile_us,
+                     "compile_mode": baseline.compile_mode, "compile_s": baseline.compile_s,
+                     "graph_us": baseline.graph_us},
+        "plans": [codec.to_data(plan) for plan in trajectory.plans],
+        "strategies": [codec.to_data(strategy) for strategy in trajectory.strategies],
+        "candidates": [
+            {
+                "id": c.id, "round": c.round, "author": c.author, "title": c.title, "space": c.space,
+                "direction": c.direction or None, "parents": list(c.parents),
+                "scores": {code: score.value for code, score in plans[c.round].scores.items()}
+                if c.round in plans else None,
+                **evaluation_document(trajectory.evaluations.get(c.id)),
+                "source": str(folder / "sources" / f"{c.id}.cu") if folder else None,
+            }
+            for c in trajectory.candidates
+        ],
+        "best": best.id if best else None,
+        "measured": trajectory.measured,
+        "stop_reason": trajectory.stopped.reason if trajectory.stopped else None,
+        "wall_s": trajectory.wall_s,
+        "first_verified_s": trajectory.first_verified_s,
+        "llm": codec.to_data(trajectory.usage),
+        "notes": list(dict.fromkeys(trajectory.notes)),
+    }
+
+
+def progress_line(trajectory: Trajectory, *, rounds: int, budget: int) -> str:
+    """One line about a running job, such as `round 2/3 · 9/18 · best 1.83x (verified) · direction M`."""
+    done = sum(c.id in trajectory.evaluations for c in trajectory.candidates if c.round > 0)
+    parts = []
+    if trajectory.plans:
+        parts.append(f"round {trajectory.plans[-1].round}/{rounds}")
+    parts.append(f"{done}/{budget}")
+    parts.append(best_words(trajectory))
+    if trajectory.plans:
+        parts.append(f"direction {trajectory.plans[-1].direction}")
+    return " · ".join(parts)
+
+
+def best_words(trajectory: Trajectory) -> str:
+    """The best so far in a few words, with how sure it is."""
+    best = trajectory.best
+    if best is None:
+        return "nothing verified yet" if trajectory.stopped is None else "nothing verified"
+    evaluation = trajectory.evaluations[best.id]
+    state = "confirmed" if evaluation.confirmed else "verified"
+    if evaluation.timing is not None:
+        return f"best {evaluation.timing.speedup:.2f}x ({state})"
+    estimate = f", estimated {evaluation.estimate_us:.3g} us" if evaluation.estimate_us is not None else ""
+    return f"best {best.id} ({state}, not measured{estimate})"
+
+
+def text(trajectory: Trajectory, *, folder: Path | None = None) -> str:
+    """The summary for a terminal."""
+    lines = [*_task_lines(trajectory), "", *_plan_lines(trajectory), "", *_candidate_lines(trajectory), "",
+             *_result_lines(trajectory, folder)]
+    return "\n".join(lines)
+
+
+def _task_lines(trajectory: Trajectory) -> list[str]:
+    contract, device, workload, baseline = (trajectory.contract, trajectory.device, trajectory.workload,
+                                            trajectory.baseline)
+    lines = [f"run        {trajectory.run}"]
+    if contract:
+        tensors = ", ".join(f"{a.name}: {a.tensor}" for a in contract.tensor_arguments if a.role == "input")
+        lines.append(f"contract   {contract.name} ({contract.id}), {contract.mode}, precision {contract.precision}")
+        lines.append(f"inputs     {tensors or 'none'}; {sum(a.role == 'parameter' for a in contract.arguments)}"
+                     f" parameters, {sum(a.role == 'buffer' for a in contract.arguments)} buffers")
+        lines.append("outputs    " + ", ".join(map(str, contract.outputs)))
+    if device:
+        how = "measured on it" if device.kind == "cuda" else "no GPU here: nothing below is a measured time"
+        lines.append(f"device     {device.name} sm_{device.arch} ({how})")
+    if workload:
+        lines.append(f"workload   {workload.bound} bound, {workload.bytes / 1e6:.3g} MB, {workload.flops / 1e9:.3g}"
+                     f" GFLOP, {workload.launches} launches, roof {workload.roof_us:.4g} us (estimated)")
+        if workload.shares:
+            lines.append("operators  " + ", ".join(f"{s.op} {s.share:.0%}" for s in workload.shares[:4])
+                         + f" ({workload.shares[0].how})")
+    if baseline.eager_us is not None:
+        compiled = (f"torch.compile {baseline.compile_us:.4g} us ({baseline.compile_mode})"
+                    if baseline.compile_us is not None else "torch.compile not measured")
+        lines.append(f"baseline   eager {baseline.eager_us:.4g} us, {compiled}")
+    return lines
+
+
+def _plan_lines(trajectory: Trajectory) -> list[str]:
+    lines = []
+    for plan, strategy in zip(trajectory.plans, [*trajectory.strategies, None], strict=False):
+        scores = " ".join(f"{code}={score.value:g}" for code, score in plan.scores.items())
+        lines.append(f"round {plan.round}: space {plan.space}: {plan.space_reason}")
+        lines.append(f"  direction {plan.direction} ({scores}): {plan.reason}")
+        lines += [f"  learnt elsewhere: {sentence}" for sentence in plan.transfer]
+        if strategy is not None:
+            lines += [f"  - {step}" for step in strategy.steps[:3]]
+    return lines or ["no round was planned"]
+
+
+def _candidate_lines(trajectory: Trajectory) -> list[str]:
+    lines = [f"{'candidate':14}{'round':6}{'space':17}{'dir':4}{'state':12}{'time':>12}  {'speed-up':22}what"]
+    for candidate in trajectory.candidates:
+        evaluation = trajectory.evaluations.get(candidate.id)
+        time, speedup = _times(evaluation)
+        what = candidate.title
+        if evaluation and evaluation.failure:
+            what = f"{what}: {evaluation.failure.reason}" if what else evaluation.failure.reason
+        lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':4}"
+                     f"{_state(trajectory, candidate, evaluation):12}{time:>12}  {speedup:22}{what}"[:200])
+    return lines
+
+
+def _state(trajectory: Trajectory, candidate: Candidate, evaluation: Evaluation | None) -> str:
+    if evaluation is None:
+        return "not judged"
+    if evaluation.failure is not None or not trajectory.accepted(candidate.id):
+        return "rejected"
+    return "confirmed" if evaluation.confirmed else evaluation.stage
+
+
+def _times(evaluation: Evaluation | None) -> tuple[str, str]:
+    if evaluation and evaluation.timing:
+        timing = evaluation.timing
+        return f"{timing.median_us:.4g} us", f"{timing.speedup:.2f}x [{timing.ci95[0]:.2f}, {timing.ci95[1]:.2f}]"
+    if evaluation and evaluation.estimate_us is not None:
+        return f"~{evaluation.estimate_us:.4g} us", "estimate, not measured"
+    return "-", "-"
+
+
+def _result_lines(trajectory: Trajectory, folder: Path | None) -> list[str]:
+    lines = [f"note: {note}" for note in dict.fromkeys(trajectory.notes)]
+    best = trajectory.best
+    if trajectory.stopped:
+        lines.append(f"stopped: {trajectory.stopped.reason}, after {trajectory.wall_s:.1f} s"
+                     + ("" if trajectory.first_verified_s is None
+                        else f" (first verified candidate after {trajectory.first_verified_s:.1f} s)"))
+    if best is None:
+        return [*lines, "result: no candidate was accepted"]
+    evaluation = trajectory.evaluations[best.id]
+    timing, verification = evaluation.timing, evaluation.verification
+    if timing is None:
+        lines.append(f"result: {best.id} is {best_state(evaluation)}; no GPU, so no speed-up is claimed")
+    elif timing.ci95[0] <= 1.0:
+        lines.append(f"result: nothing faster was found; the best accepted candidate {best.id} runs at "
+                     f"{timing.speedup:.2f}x [{timing.ci95[0]:.2f}, {timing.ci95[1]:.2f}]")
+    else:
+        lines.append(f"result: {best.id}, {timing.speedup:.2f}x [{timing.ci95[0]:.2f}, {timing.ci95[1]:.2f}] over "
+                     f"eager ({timing.clock}), {best_state(evaluation)}")
+        if timing.speedup_vs_compile is not None:
+            lines.append(f"        {timing.speedup_vs_compile:.2f}x over the best torch.compile mode")
+    if verification is not None:
+        lines.append(f"verified {verification.where} ({verification.isolation}): "
+                     + ", ".join(f"{c.name} {c.status}" for c in verification.checks))
+    if evaluation.counters is not None:
+        lines += [f"counters {evaluation.counters.status}", *[f"  {line}" for line in evaluation.counters.evidence]]
+    lines += [f"note: {note}" for note in (timing.notes if timing else ())]
+    if folder is not None:
+        lines.append(f"source: {folder / 'sources' / (best.id + '.cu')}")
+    return lines
+
+
+def best_state(evaluation: Evaluation) -> str:
+    """`confirmed`, or how far it came."""
+    return "confirmed in a fresh build" if evaluation.confirmed else "verified, not confirmed"

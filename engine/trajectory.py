@@ -1,0 +1,224 @@
+"""The whole record of a job: events in order, and what follows from them.
+
+A live job and a stored one are built by the same `apply`, so what `show` prints is what happened.
+Nothing is ever changed or removed; the best candidate is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.contract import Contract, Precision, Space
+from engine.records import Baseline, Candidate, Device, Evaluation, Plan, Strategy, WorkloadProfile
+
+# Below this gain a result counts as noise, not as progress.
+PROGRESS = 1.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What the user asked for.
+
+    Attributes:
+        file: A Python file, a .cu file or a contract folder.
+        name: Class or function in it, or None for the only one.
+        preset: `quick`, `normal` or `deep`.
+        budget: Candidates at most; None takes the preset's.
+        rounds: Rounds at most; None takes the preset's.
+        seconds: Wall-clock limit, None for none.
+        tokens: Limit on a language model's tokens, None for none.
+        space: Widest space allowed, None for all.
+        agent: `expert` or `llm`.
+        precision: Acceptance policy.
+        device: `auto`, `cuda:N` or `none`.
+        python: The interpreter that has the user's torch; empty for ours.
+        confirm: Rebuild the winner with PyTorch's own headers at the end.
+        profile: Take counters of accepted candidates where the device allows it.
+        planning: Further folders of planning data.
+        parents: How many of the strongest candidates are kept as parents.
+        inputs: File or command that gives example inputs, or empty.
+    """
+
+    file: str
+    name: str | None = None
+    preset: str = "normal"
+    budget: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    space: Space | None = None
+    agent: str = "expert"
+    precision: Precision = "match"
+    device: str = "auto"
+    python: str = ""
+    confirm: bool = True
+    profile: bool = True
+    planning: tuple[str, ...] = ()
+    parents: int = 2
+    inputs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a language model cost so far."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The end of a job. `complete` is False where `resume` can go on."""
+
+    reason: str
+    complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A sentence for the user."""
+
+    text: str
+
+
+# What an event can carry, by kind. `reduced` is the contract at the sizes used without a GPU.
+KINDS: Mapping[str, type] = {
+    "job": Job, "contract": Contract, "reduced": Contract, "device": Device, "workload": WorkloadProfile,
+    "baseline": Baseline, "plan": Plan, "strategy": Strategy, "candidate": Candidate, "evaluation": Evaluation,
+    "usage": Usage, "note": Note, "resumed": Note, "stopped": Stopped,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `at_s` counts seconds of work since the job began, over all resumptions."""
+
+    kind: str
+    at_s: float
+    value: Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Trajectory:
+    """Everything known about one job. Append-only: change it through `apply` alone."""
+
+    run: str
+    job: Job | None = None
+    contract: Contract | None = None
+    reduced: Contract | None = None
+    device: Device | None = None
+    workload: WorkloadProfile | None = None
+    baseline: Baseline = field(default_factory=Baseline)
+    plans: list[Plan] = field(default_factory=list)
+    strategies: list[Strategy] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    stopped: Stopped | None = None
+    wall_s: float = 0.0
+    first_verified_s: float | None = None
+
+    def apply(self, event: Event) -> None:
+        """Take one more event."""
+        self.wall_s = max(self.wall_s, event.at_s)
+        value = event.value
+        match event.kind:
+            case "plan":
+                self.plans.append(value)
+            case "strategy":
+                self.strategies.append(value)
+            case "candidate":
+                if all(c.id != value.id for c in self.candidates):
+                    self.candidates.append(value)
+            case "evaluation":
+                self.evaluations[value.candidate_id] = value
+                if self.first_verified_s is None and self.accepted(value.candidate_id):
+                    self.first_verified_s = event.at_s
+            case "note":
+                self.notes.append(value.text)
+            case "resumed":
+                self.stopped = None
+                self.notes.append(value.text)
+            case "job" | "contract" | "reduced" | "device" | "workload" | "baseline" | "usage" | "stopped":
+                setattr(self, event.kind, value)
+
+    @property
+    def precision(self) -> Precision:
+        """The policy that decides acceptance."""
+        return self.contract.precision if self.contract else "match"
+
+    @property
+    def measured(self) -> bool:
+        """True where times were taken on a GPU."""
+        return self.device is not None and self.device.kind == "cuda"
+
+    def candidate(self, identity: str) -> Candidate | None:
+        """The candidate with this id."""
+        return next((c for c in self.candidates if c.id == identity), None)
+
+    def accepted(self, identity: str) -> bool:
+        """True when the candidate passed everything that was asked of it so far."""
+        found = self.evaluations.get(identity)
+        return (
+            found is not None and found.failure is None and found.confirmed is not False
+            and found.verification is not None and found.verification.accepts(self.precision)
+            and (found.timing is not None or not self.measured)
+        )
+
+    def ranked(self) -> list[Candidate]:
+        """Accepted candidates, fastest first; those without any time last, in order of making."""
+        accepted = [c for c in self.candidates if self.accepted(c.id)]
+        return sorted(accepted, key=lambda c: self.rank_us(c.id))
+
+    def rank_us(self, identity: str) -> float:
+        """The number candidates are ordered by, in microseconds; infinite where nothing is known.
+
+        Paired speed-ups compare across time better than bare medians, so a measured candidate counts
+        with the reference's common time over its own speed-up.
+        """
+        found = self.evaluations.get(identity)
+        if found is None:
+            return float("inf")
+        if found.timing is not None:
+            reference = self.baseline.eager_us
+            return reference / found.timing.speedup if reference and found.timing.speedup else found.timing.median_us
+        return found.estimate_us if found.estimate_us is not None else float("inf")
+
+    @property
+    def best(self) -> Candidate | None:
+        """The fastest accepted candidate, or None."""
+        return next(iter(self.ranked()), None)
+
+    @property
+    def best_speedup(self) -> float | None:
+        """The best candidate's measured speed-up; None without a GPU."""
+        best = self.best
+        timing = self.evaluations[best.id].timing if best else None
+        return timing.speedup if timing else None
+
+    @property
+    def stagnant_rounds(self) -> int:
+        """Finished rounds in a row, up to the last, that brought no new best."""
+        best = float("inf")
+        stagnant = 0
+        for number in sorted({c.round for c in self.candidates}):
+            ids = [c.id for c in self.candidates if c.round == number and self.accepted(c.id)]
+            now = min((self.rank_us(i) for i in ids), default=float("inf"))
+            improved = now * PROGRESS < best or (ids and best == float("inf") and now < best)
+            stagnant = 0 if improved else stagnant + 1
+            best = min(best, now)
+        return stagnant
+
+    def spent(self) -> int:
+        """Candidates that count against the budget: those we made, not the user's own kernel."""
+        return sum(c.round > 0 for c in self.candidates)
+
+
+def candidate_id(contract_id: str, source: str) -> str:
+    """The id of a candidate: first 12 hex digits of the SHA-256 of contract id and source."""
+    return hashlib.sha256(f"{contract_id}\n{source}".encode()).hexdigest()[:12]
