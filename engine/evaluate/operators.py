@@ -62,9 +62,13 @@ _STANDARD_HEADERS = tuple(
 )
 # Methods that hiera_mini/tensor.h defines itself.
 _OWN_METHODS = frozenset(
-    "contiguous size stride data is_cuda is_contiguous sizes strides dim numel options dtype device layout scalar_type "
-    "storage_offset requires_grad is_floating_point element_size is_leaf output_nr itemsize nbytes get_device reset "
-    "is_same use_count is_cpu is_meta is_sparse is_non_overlapping_and_dense defined type accessor cpu cuda".split()
+    re.findall(
+        r"\w+",
+        """contiguous size stride data is_cuda is_contiguous sizes strides dim numel options dtype device layout
+        scalar_type storage_offset requires_grad is_floating_point element_size is_leaf output_nr itemsize nbytes
+        get_device reset is_same use_count is_cpu is_meta is_sparse is_non_overlapping_and_dense defined type accessor
+        cpu cuda""",
+    )
 )
 
 
@@ -182,6 +186,7 @@ def headers(index: OperatorIndex, source: str) -> Headers:
         writer.add_method(name)
     for name in sorted(called & index.functions.keys()):
         writer.add_function(name)
+    writer.add_structs(source)
     if re.search(r"\b(?:at|torch)::", source):
         writer.add_arithmetic()
         if "cat" in words or "concat" in words:
@@ -237,6 +242,11 @@ class _Writer:
                     f"return to(options().device(DeviceType::{device.upper()}), false, false); }}"
                 )
 
+    def add_structs(self, source: str) -> None:
+        """Overloads that the source calls by their exact name, `at::_ops::NAME::call`."""
+        named = set(_USED_STRUCT.findall(source)) & self._index.structs.keys()
+        self._structs.update((name, self._index.structs[name]) for name in named)
+
     def add_function(self, name: str) -> None:
         self._definitions += [text for text in self._index.functions[name] if self._resolve(text)]
 
@@ -284,15 +294,15 @@ class _Writer:
 
     def add_cat(self) -> None:
         """`cat` takes an ITensorListRef, which stays behind a C function of the runtime library."""
+        overloads = (
+            ("TensorList t", "Tensor r; hm_cat(t.data(), t.size(), dim, &r); return r;"),
+            ("const std::vector<Tensor>& t", "return NAME(TensorList(t), dim);"),
+            ("std::initializer_list<Tensor> t", "return NAME(TensorList(t), dim);"),
+        )
         for name in ("cat", "concat"):
-            self._definitions += [
-                f"inline Tensor {name}(TensorList t, int64_t dim = 0) "
-                "{ Tensor r; hm_cat(t.data(), t.size(), dim, &r); return r; }",
-                f"inline Tensor {name}(const std::vector<Tensor>& t, int64_t dim = 0) "
-                f"{{ return {name}(TensorList(t), dim); }}",
-                f"inline Tensor {name}(std::initializer_list<Tensor> t, int64_t dim = 0) "
-                f"{{ return {name}(TensorList(t), dim); }}",
-            ]
+            for parameter, body in overloads:
+                text = f"inline Tensor {name}({parameter}, int64_t dim = 0) {{ {body.replace('NAME', name)} }}"
+                self._definitions.append(text)
 
     def finish(self, source: str) -> Headers:
         standard = [header for header, pattern in _STANDARD_HEADERS if pattern.search(source)]
