@@ -68,18 +68,23 @@ using std::tan;
 using std::tanh;
 using std::trunc;
 
+// C23 took some of CUDA's names; newer C libraries have them.
+#if !defined(__GLIBC__) || !__GLIBC_PREREQ(2, 42)
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+#endif
 inline float rsqrt(float x) { return rsqrtf(x); }
+#if !defined(__GLIBC__) || !__GLIBC_PREREQ(2, 41)
+inline float sinpif(float x) { return float(std::sin(M_PI * double(x))); }
+inline float cospif(float x) { return float(std::cos(M_PI * double(x))); }
+inline double sinpi(double x) { return std::sin(M_PI * x); }
+inline double cospi(double x) { return std::cos(M_PI * x); }
+#endif
 inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 inline float rhypotf(float x, float y) { return 1.0f / hypotf(x, y); }
 inline float norm3df(float x, float y, float z) { return std::sqrt(x * x + y * y + z * z); }
 inline float normcdff(float x) { return 0.5f * erfcf(-x * float(M_SQRT1_2)); }
 inline double normcdf(double x) { return 0.5 * std::erfc(-x * M_SQRT1_2); }
-inline float sinpif(float x) { return float(std::sin(M_PI * double(x))); }
-inline float cospif(float x) { return float(std::cos(M_PI * double(x))); }
-inline double sinpi(double x) { return std::sin(M_PI * x); }
-inline double cospi(double x) { return std::cos(M_PI * x); }
 inline float fdividef(float a, float b) { return a / b; }
 inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1.0f) : 0.0f; }
 // Newton's steps on erf from a logarithmic start; full precision for float after three.

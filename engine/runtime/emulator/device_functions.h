@@ -1,0 +1,2 @@
+#pragma once
+#include <hiera_emu/all.h>

@@ -1,0 +1,14 @@
+#pragma once
+#include <hiera_emu/all.h>
+#define CUDART_INF_F __builtin_inff()
+#define CUDART_NAN_F __builtin_nanf("")
+#define CUDART_MAX_NORMAL_F 3.402823466e+38f
+#define CUDART_PI_F 3.141592654f
+#define CUDART_PIO2_F 1.570796327f
+#define CUDART_SQRT_2OVERPI 7.9788456080286536e-1
+#define CUDART_SQRT_HALF_F 0.707106781f
+#define CUDART_LN2_F 0.693147181f
+#define CUDART_L2E_F 1.442695041f
+#define CUDART_INF __builtin_inf()
+#define CUDART_NAN __builtin_nan("")
+#define CUDART_PI 3.1415926535897931e+0
