@@ -78,6 +78,7 @@ class Contract:
         reference_sha256: Hash of the reference's text.
         flags: torch backend flags the reference ran with, such as `cudnn.allow_tf32`.
         notes: Sentences for the user about how the contract was made.
+        free_dims: Input dimensions that may take other sizes: groups of (argument, dimension) that change together.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Contract:
     reference_sha256: str = ""
     flags: Mapping[str, bool] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    free_dims: tuple[tuple[tuple[str, int], ...], ...] = ()
 
     @property
     def id(self) -> str:
