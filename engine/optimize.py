@@ -7,12 +7,14 @@ import contextlib
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from contracts.errors import ConfigError, HieraError, InputError
 from engine.agents import Agent, Situation
 from engine.planning.catalog import Catalog, load_catalog
 from engine.records import Candidate, Device, Evaluation, Plan, Strategy
+from engine.requests import request_of
 from engine.services import JobEvaluator, Services, Task
 from engine.store import Run, Store, evaluation_key
 from engine.trajectory import Event, Job, Note, Stopped, Trajectory, candidate_id
@@ -76,17 +78,33 @@ async def optimize(
             run.close()
             raise InputError(f"run {run.id} ended before it began", hint="start it again with `hiera optimize`",
                              file=run.folder)
-        job = replace(trajectory.job, budget=job.budget or trajectory.job.budget, seconds=job.seconds)
+        job = replace(trajectory.job, budget=job.budget, rounds=job.rounds, seconds=job.seconds, tokens=job.tokens)
     else:
-        run = store.new_run(job.name or os.path.splitext(os.path.basename(job.file))[0])
+        run = store.new_run(job.name or Path(job.file).stem)
         trajectory = Trajectory(run=run.id)
     loop = _Loop(job=job, run=run, trajectory=trajectory, on_event=on_event, store=store,
                  services=services, agent=agent, cancel=cancel or asyncio.Event())
+    request = await asyncio.to_thread(request_of, job) if resume is None else None
     try:
         await loop.work(resumed=resume is not None)
     finally:
         run.close()
+    if request is not None and trajectory.best is not None and trajectory.stopped and trajectory.stopped.complete:
+        store.remember_run(request, run.id)
     return trajectory
+
+
+def limits(job: Job) -> tuple[int, int]:
+    """Rounds and candidates at most: the job's own, else the preset's.
+
+    Raises:
+        ConfigError: There is no such preset.
+    """
+    preset = PRESETS.get(job.preset)
+    if preset is None:
+        raise ConfigError(f"there is no preset {job.preset!r}", hint=f"use one of {', '.join(PRESETS)}")
+    rounds = job.rounds or preset.rounds
+    return rounds, job.budget or rounds * preset.per_round
 
 
 class _Cancelled(Exception):  # noqa: N818 - not an error: the user's wish.
@@ -102,14 +120,9 @@ class _Loop:
         self.services, self.agent, self.cancel = services, agent, cancel
         self.catalog: Catalog = load_catalog(job.planning)
         self.evaluator: JobEvaluator | None = None
-        preset = PRESETS.get(job.preset)
-        if preset is None:
-            raise ConfigError(f"there is no preset {job.preset!r}", hint=f"use one of {', '.join(PRESETS)}")
-        self.rounds = job.rounds or preset.rounds
-        self.budget = job.budget or (preset.rounds * preset.per_round if job.rounds is None
-                                     else self.rounds * preset.per_round)
-        # A budget of one's own is spread over the rounds; the last rounds may be smaller.
-        self.per_round = preset.per_round if job.budget is None else max(1, -(-self.budget // self.rounds))
+        self.rounds, self.budget = limits(job)
+        # A budget of one's own is spread evenly; the last rounds may be smaller.
+        self.per_round = -(-self.budget // self.rounds)
         self.stored = True
         self.parallel = asyncio.Semaphore(min(8, os.cpu_count() or 2))
 
@@ -290,7 +303,8 @@ class _Loop:
 
     async def judged(self, contract: Any, candidate: Candidate) -> Evaluation:
         """An evaluation, cached or new. Only what a repetition would find again is cached."""
-        assert self.evaluator is not None and self.trajectory.device is not None
+        assert self.evaluator is not None
+        assert self.trajectory.device is not None
         device = self.trajectory.device
         key = evaluation_key(contract.id, candidate, {
             "device": (device.kind, device.name, device.sm, device.driver), **self.evaluator.identity()})

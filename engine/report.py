@@ -10,7 +10,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from engine.records import Candidate, Device, Evaluation
+from engine.records import Device, Evaluation
 from engine.trajectory import Trajectory
 
 SCHEMA = 1
@@ -188,24 +188,26 @@ def _candidate_lines(trajectory: Trajectory) -> list[str]:
     lines = [f"{'candidate':14}{'round':6}{'space':17}{'dir':4}{'state':12}{'time':>12}  {'speed-up':22}what"]
     for candidate in trajectory.candidates:
         evaluation = trajectory.evaluations.get(candidate.id)
-        time, speedup = _times(evaluation)
+        time, speedup = times(evaluation)
         what = candidate.title
         if evaluation and evaluation.failure:
             what = f"{what}: {evaluation.failure.reason}" if what else evaluation.failure.reason
         lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':4}"
-                     f"{_state(trajectory, candidate, evaluation):12}{time:>12}  {speedup:22}{what}"[:200])
+                     f"{state(trajectory, evaluation):12}{time:>12}  {speedup:22}{what}"[:200])
     return lines
 
 
-def _state(trajectory: Trajectory, candidate: Candidate, evaluation: Evaluation | None) -> str:
+def state(trajectory: Trajectory, evaluation: Evaluation | None) -> str:
+    """How far a candidate came, in a word or two."""
     if evaluation is None:
         return "not judged"
-    if evaluation.failure is not None or not trajectory.accepted(candidate.id):
+    if evaluation.failure is not None or not trajectory.accepted(evaluation.candidate_id):
         return "rejected"
     return "confirmed" if evaluation.confirmed else evaluation.stage
 
 
-def _times(evaluation: Evaluation | None) -> tuple[str, str]:
+def times(evaluation: Evaluation | None) -> tuple[str, str]:
+    """Time and speed-up in words; an estimate says that it is one."""
     if evaluation and evaluation.timing:
         timing = evaluation.timing
         return f"{timing.median_us:.4g} us", f"{timing.speedup:.2f}x [{timing.ci95[0]:.2f}, {timing.ci95[1]:.2f}]"

@@ -188,7 +188,8 @@ class Store:
         exact = [path for path in matching if path.name == run]
         if len(exact or matching) != 1:
             what = "no run" if not matching else f"{len(matching)} runs"
-            raise InputError(f"{what} under {self.root / 'runs'} match {run!r}", hint="see `hiera runs` for their names")
+            raise InputError(f"{what} under {self.root / 'runs'} match {run!r}",
+                             hint="see `hiera runs` for their names")
         return (exact or matching)[0]
 
     def runs(self) -> Iterator[RunInfo]:

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fakes import GPU, FakeEvaluator, FakeServices, contract_of
 
 from contracts.errors import ConfigError
 from engine.agents.scripted import ScriptedAgent
@@ -15,6 +14,7 @@ from engine.optimize import optimize
 from engine.records import Candidate
 from engine.store import Store
 from engine.trajectory import Job, candidate_id
+from tests.fakes import GPU, FakeEvaluator, FakeServices, contract_of
 
 CONTRACT = contract_of(["relu", "exp"])
 

@@ -1,0 +1,157 @@
+"""The command line's grammar. Each subcommand's function is imported when it is run, not before."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Callable
+from importlib import metadata
+
+from contracts.contract import SPACES
+from engine.settings import AGENTS, PRECISIONS
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def build() -> argparse.ArgumentParser:
+    """The parser of `hiera`."""
+    parser = argparse.ArgumentParser(prog="hiera", description="Find a proven faster kernel for a PyTorch module "
+                                                               "or a .cu file.")
+    parser.add_argument("--version", action="version", version=f"hiera {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _optimize(commands)
+    _contract(commands)
+    _evaluate(commands)
+    _bench(commands)
+    _history(commands)
+    _tools(commands)
+    return parser
+
+
+def _optimize(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "optimize", "optimize:optimize",
+                   "optimise a module, function, .cu file or contract folder")
+    _target(add)
+    add.add_argument("--preset", choices=("quick", "normal", "deep"), help="size of the search (default normal)")
+    _limits(add)
+    add.add_argument("--space", choices=SPACES, help="widest implementation space allowed")
+    add.add_argument("--agent", choices=AGENTS, help="who plans and writes (default expert)")
+    _judging(add)
+    add.add_argument("--out", metavar="DIR", help="write the contract folder with the best candidate there")
+    add.add_argument("--json", metavar="FILE", help="write the whole record as JSON; - for stdout")
+    add.add_argument("--no-confirm", dest="confirm", action="store_const", const=False,
+                     help="do not rebuild the winner with PyTorch's own headers")
+    add.add_argument("--no-profile", dest="profile", action="store_const", const=False, help="take no counters")
+    add.add_argument("--planning", action="append", metavar="DIR", help="further planning data (notes, rubric rows)")
+    add.add_argument("--fresh", action="store_true", help="do not answer from an earlier run of the same request")
+    add = _command(commands, "resume", "optimize:resume", "go on with a run that was interrupted")
+    add.add_argument("run", metavar="RUN", help="a run's name, its unique beginning, or `last`")
+    _limits(add)
+    add.add_argument("--out", metavar="DIR", help="write the contract folder with the best candidate there")
+    add.add_argument("--json", metavar="FILE", help="write the whole record as JSON; - for stdout")
+
+
+def _contract(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "contract", "judge:contract", "write the contract folder with a first candidate")
+    _target(add)
+    add.add_argument("--out", metavar="DIR", required=True, help="the folder to write")
+    add.add_argument("--space", choices=SPACES, help="widest implementation space of the first candidate")
+    _judging(add)
+
+
+def _evaluate(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "evaluate", "judge:evaluate", "judge candidates against a contract folder")
+    add.add_argument("file", metavar="DIR", help="contract folder")
+    add.add_argument("--candidate", action="append", metavar="FILE", help="a cuda_source.cu (default: the folder's)")
+    _judging(add)
+    add.add_argument("--json", metavar="FILE", help="write the evidence as JSON; - for stdout")
+    add = _command(commands, "profile", "judge:profile", "counters, bound and hottest source lines of a candidate")
+    add.add_argument("file", metavar="DIR", help="contract folder")
+    add.add_argument("--candidate", metavar="FILE", help="a cuda_source.cu (default: the folder's)")
+    _judging(add)
+    add.add_argument("--json", metavar="FILE", help="write the evidence as JSON; - for stdout")
+
+
+def _bench(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "bench", "tools:bench", "optimise tasks in KernelBench's format and report fast_p")
+    add.add_argument("tasks", metavar="TASKS.jsonl", help="one {level, id, name, code} a line")
+    add.add_argument("--ids", help="comma-separated ids, such as 1,7 or 2:14 (level 2, task 14)")
+    add.add_argument("--limit-s", type=_seconds, metavar="N", help="seconds a task may take")
+    add.add_argument("--preset", choices=("quick", "normal", "deep"), help="size of the search (default normal)")
+    add.add_argument("--space", choices=SPACES, help="widest implementation space allowed")
+    add.add_argument("--agent", choices=AGENTS, help="who plans and writes (default expert)")
+    add.add_argument("--resume", action="store_true", help="skip tasks that are in the output already")
+    add.add_argument("--out", metavar="FILE", required=True, help="JSON lines, one a task")
+    _judging(add)
+
+
+def _history(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "runs", "history:runs", "list earlier runs")
+    add.add_argument("--limit", type=_positive, default=20, metavar="N", help="newest N (default 20)")
+    add = _command(commands, "show", "history:show", "all evidence of a run")
+    add.add_argument("run", metavar="RUN", nargs="?", default="last", help="a run's name or beginning (default: last)")
+    add.add_argument("--json", metavar="FILE", help="write it as JSON; - for stdout")
+    add = _command(commands, "report", "history:report_page", "a run as one HTML page")
+    add.add_argument("run", metavar="RUN", nargs="?", default="last", help="a run's name or beginning (default: last)")
+    add.add_argument("--html", metavar="FILE", required=True, help="the page to write")
+
+
+def _tools(commands: argparse._SubParsersAction) -> None:
+    add = _command(commands, "doctor", "tools:doctor",
+                   "what of GPU, compilers, torch and model works, and what mends it")
+    add.add_argument("--python", metavar="FILE", help="the interpreter that has your torch")
+    add.add_argument("--device", help="auto, cuda:N or none")
+    add.add_argument("--json", metavar="FILE", help="write it as JSON; - for stdout")
+
+
+def _target(add: argparse.ArgumentParser) -> None:
+    add.add_argument("file", metavar="FILE[::NAME]", help="a .py file and class or function, a .cu file, or a "
+                                                          "contract folder")
+    add.add_argument("--inputs", metavar="FILE", help="a Python file whose get_inputs() gives the example inputs")
+
+
+def _limits(add: argparse.ArgumentParser) -> None:
+    add.add_argument("--budget", type=_positive, metavar="N", help="candidates at most")
+    add.add_argument("--rounds", type=_positive, metavar="R", help="rounds at most")
+    add.add_argument("--seconds", type=_seconds, metavar="S", help="wall-clock limit")
+    add.add_argument("--tokens", type=_positive, metavar="N", help="limit on a language model's tokens")
+
+
+def _judging(add: argparse.ArgumentParser) -> None:
+    add.add_argument("--precision", choices=PRECISIONS, help="how exact a candidate must be (default match)")
+    add.add_argument("--device", help="auto, cuda:N or none (default auto)")
+    add.add_argument("--python", metavar="FILE", help="the interpreter that has your torch")
+
+
+def _command(commands: argparse._SubParsersAction, name: str, place: str, what: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".")
+    module, function = place.split(":")
+
+    def command(arguments: argparse.Namespace) -> int:
+        return getattr(importlib.import_module(f"engine.cli.{module}"), function)(arguments)
+
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def _version() -> str:
+    try:
+        return metadata.version("hiera")
+    except metadata.PackageNotFoundError:
+        return "from a checkout"
