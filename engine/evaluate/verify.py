@@ -1,0 +1,353 @@
+"""Is a candidate right? The parent's side: which trials, in which order, and what a reply means.
+
+The judge and the candidate are separate processes that share memory. The parent draws the seeds,
+tells each what to do, and derives every verdict from what the judge read in that memory.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from contracts.contract import Contract
+from contracts.errors import InputError, WorkerDiedError, WorkerError, WorkerTimeoutError
+from engine.evaluate.checks import Ledger
+from engine.processes import Worker
+
+ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
+OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties", "ramp", "constant rows", "randn large")
+MOSTLY_BLANK = 0.5
+PHASES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much verification a candidate gets.
+
+    Attributes:
+        search_s: Wall time after which optional trials are left out.
+        call_s: Longest a single call may take.
+        judge_s: Longest a reference run may take.
+        perturbations: One-element changes at most.
+        repeats: Calls with the same inputs.
+        trials: Trials with fresh seeds at the example's shape at least.
+        held: Results held for the check that later calls leave them alone.
+    """
+
+    search_s: float = 6.0
+    call_s: float = 20.0
+    judge_s: float = 300.0
+    perturbations: int = 8
+    repeats: int = 3
+    trials: int = 5
+    held: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One draw and one call. See `plan`."""
+
+    family: str
+    variant: int = 0
+    phase: int = 0
+    late: bool = False
+    must: bool = False
+    same_values_as_last: bool = False
+    same_inputs_new_weights: bool = False
+    check: str = "numeric"
+
+
+class Stopped(Exception):
+    """The candidate's process is gone: crash, hang or exit. The ledger says which."""
+
+
+def plan(contract: Contract, limits: Limits) -> tuple[Trial, ...]:
+    """The trials of one verification, most telling first. Pure."""
+    trials = [
+        Trial(family="randn", must=True),
+        Trial(family="example", must=True),
+        Trial(family="randn", late=True, must=True, check="stream order"),
+        Trial(family="randn", phase=5, must=True, same_values_as_last=True, check="fresh inputs"),
+        Trial(family="randn", phase=5, must=True, same_inputs_new_weights=True, check="fresh inputs"),
+    ]
+    trials += [Trial(family="randn", variant=i, must=i < 4, check="shape variants")
+               for i in range(1, len(contract.variants))]
+    trials += [Trial(family="not a number", check="special values")]
+    trials += [Trial(family=family, phase=number % PHASES) for number, family in enumerate(OPTIONAL)]
+    trials += [Trial(family="randn") for _ in range(limits.trials - 3)]
+    return tuple(trials)
+
+
+def seeds() -> Iterator[int]:
+    """Secret seeds, without end."""
+    while True:
+        yield int.from_bytes(os.urandom(7), "little")
+
+
+class Verifier:
+    """Runs trials of one candidate and writes what they show into a ledger.
+
+    Args:
+        judge: The contract's judge, open.
+        candidate: The candidate's process, loaded.
+        contract: What is judged.
+        ledger: Where results go.
+        limits: How much to run.
+    """
+
+    def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits) -> None:
+        self._judge, self._candidate, self._contract = judge, candidate, contract
+        self.ledger, self._limits = ledger, limits
+        self._seeds = seeds()
+        self._last: dict[str, Any] = {}
+        self._held: list[dict[str, Any]] = []
+        self._previous_sums: list[str] = []
+        self._families: list[str] = []
+        self._notes: list[str] = []
+        self._cut: list[str] = []
+
+    async def run(self) -> None:
+        """All trials and probes, until one rejects.
+
+        Raises:
+            Stopped: The candidate's process ended.
+            WorkerError: The judge failed, which is no finding about the candidate.
+        """
+        begin = time.perf_counter()
+        for number, trial in enumerate(plan(self._contract, self._limits)):
+            spent = time.perf_counter() - begin
+            if spent > self._limits.search_s and not trial.must:
+                self._cut.append(trial.family)
+                continue
+            await self._trial(trial, number)
+            # The second trial tells what KernelBench's own rule says: worth it even for a rejected one.
+            if self.ledger.rejected and number >= 1:
+                return
+        await self._perturbations(begin)
+        if not self.ledger.rejected:
+            await self._repeats()
+        if not self.ledger.rejected:
+            await self._check_held()
+        self._summarise()
+
+    async def again(self, count: int) -> None:
+        """Further trials with fresh seeds in the same process, after timing."""
+        for _ in range(count):
+            if not self.ledger.rejected:
+                await self._trial(Trial(family="randn", must=True), 0)
+
+    async def judged(self, arguments: Sequence[object], expected: dict[str, Any], *, seed: int, zero_mean: bool,
+                     check: str = "numeric", late: bool = False, number: int = 0, special: bool = False) -> None:
+        """One call of the candidate on what the judge drew, and the judge's findings."""
+        reply = await self.ask(
+            "call", arguments=arguments, outputs=expected["outputs"], seed=seed, late=late,
+            hold=len(self._held) < self._limits.held and not late, count_threads=number >= 3,
+        )
+        if not self._returned(reply, expected["outputs"]):
+            return
+        found = await self._judge.call("check", timeout_s=self._limits.judge_s, zero_mean=zero_mean)
+        wrong = [r for r in found["results"] if not r[self._policy(special)]]
+        if wrong and (late or check == "stream order") and await self._right_later(expected, zero_mean):
+            self.ledger.fail("stream order", "the output was right only after the whole device had been waited for")
+        elif wrong and self._previous_sums == found["sums"] and found["sums"]:
+            self.ledger.fail("fresh inputs", "new values at the same addresses gave the earlier result again")
+        self._book(found, check, special)
+        self._previous_sums = found["sums"]
+        if reply["held"]:
+            self._held.append({"outputs": expected["outputs"], "sums": found["sums"]})
+
+    async def ask(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """One request to the candidate; its end of life is a finding.
+
+        Raises:
+            Stopped: The process crashed, hung or refused.
+        """
+        try:
+            return await self._candidate.call(kind, timeout_s=self._limits.call_s, **fields)
+        except WorkerTimeoutError as error:
+            self.ledger.fail("runs", f"no answer within {error.timeout_s:g} s, the process was killed")
+        except WorkerDiedError as error:
+            self.ledger.fail("runs", _death(error))
+        except (InputError, WorkerError) as error:
+            self.ledger.fail("runs", error.problem)
+        raise Stopped
+
+    def _policy(self, special: bool) -> str:
+        return "nan" if special else self.ledger.precision
+
+    async def _trial(self, trial: Trial, number: int) -> None:
+        draw: dict[str, Any] = {
+            "variant": trial.variant, "family": trial.family, "seed": next(self._seeds),
+            "fixed_seed": next(self._seeds), "set": 0, "phase": trial.phase,
+        }
+        if trial.same_values_as_last and self._last:
+            draw = {**self._last, "phase": trial.phase}
+        elif trial.same_inputs_new_weights and self._last:
+            draw["seed"] = self._last["seed"]
+        drawn = await self._judge.call("draw", timeout_s=self._limits.judge_s, **draw)
+        seed = next(self._seeds) >> 8
+        special = trial.family == "not a number"
+        try:
+            expected = await self._judge.call(
+                "expect", timeout_s=self._limits.judge_s, seed=seed, keep_usual=trial.family == "example")
+        except WorkerError:
+            if trial.must:
+                raise
+            self._notes.append(f"{trial.family}: the reference itself fails there")
+            return
+        if expected["blank_share"] > MOSTLY_BLANK and not trial.must and not special:
+            self._notes.append(f"{trial.family}: the reference is not finite there")
+            return
+        if expected["note"]:
+            self._notes.append(expected["note"])
+        self._last = draw
+        self._families.append(trial.family)
+        await self.judged(
+            drawn["arguments"], expected, seed=seed, zero_mean=trial.family in ZERO_MEAN, check=trial.check,
+            late=trial.late, number=number, special=special)
+
+    def _returned(self, reply: dict[str, Any], outputs: list[dict[str, Any]]) -> bool:
+        """Book everything but values. False when there are no values to look at."""
+        ledger = self.ledger
+        if "raised" in reply:
+            ledger.fail("runs", reply["raised"] + (f" ({reply['error']})" if reply["error"] else ""))
+            return False
+        ledger.ok("runs")
+        ledger.require("cuda errors", not reply["error"], f"pending after the call: {reply['error']}")
+        ledger.require("backend flags", not reply["changed_flags"], "changed: " + ", ".join(reply["changed_flags"]))
+        ledger.require("threads", reply["new_threads"] == 0, f"{reply['new_threads']} new threads during a later call")
+        wrong = _wrong_outputs(reply, outputs)
+        ledger.require("outputs", not wrong, wrong)
+        aliased = [i for i, o in enumerate(reply["outputs"]) if o["aliases"] or o["in_inputs"]]
+        allowed = self._may_alias()
+        ledger.require("alias", allowed or not aliased, f"output {aliased[:1]} lies in an argument's memory")
+        return not wrong and not reply["error"]
+
+    def _may_alias(self) -> bool:
+        graph = self._contract.graph
+        names = {a.name for a in self._contract.arguments}
+        return graph is not None and any(getattr(o, "name", None) in names for o in graph.outputs)
+
+    async def _right_later(self, expected: dict[str, Any], zero_mean: bool) -> bool:
+        await self.ask("recopy", index=-1, outputs=expected["outputs"])
+        found = await self._judge.call("check", timeout_s=self._limits.judge_s, zero_mean=zero_mean)
+        return all(r[self.ledger.precision] is not False for r in found["results"])
+
+    def _book(self, found: dict[str, Any], check: str, special: bool) -> None:
+        ledger = self.ledger
+        for result in found["results"]:
+            where = f"{result['name']}: " if len(found["results"]) > 1 else ""
+            ledger.require("poison", result["poison"] == 0,
+                           f"{where}{result['poison']} elements were never written")
+            if special:
+                ledger.require("special values", result["nan"] == "pass" and "NaN or infinite" not in result["why"],
+                               where + (result["why"] or "NaN in the input did not reach the output"))
+                continue
+            for policy in ("match", "strict", "kernelbench"):
+                ledger.verdict(policy, result[policy])
+            ledger.worst("rms_ratio", result["rms_ratio"])
+            ledger.worst("max_ratio", result["max_ratio"])
+            holds = result[ledger.precision] is not False
+            why = where + (result["why"] or "outside allclose 1e-4")
+            ledger.require("numeric", holds, f"{why} (inputs: {self._families[-1] if self._families else 'timed'})")
+            if check not in ("numeric", "stream order"):
+                ledger.require(check, holds, why)
+            elif check == "stream order" and holds:
+                ledger.ok("stream order")
+            ledger.require("not trivial", not (result["trivial"] and not holds),
+                           f"{where}no better than a constant")
+            if ledger.precision == "kernelbench" and result["trivial"]:
+                ledger.fail("not trivial", f"{where}no better than a constant: output below the tolerance's scale")
+        ledger.require("inputs untouched", found["untouched"], "an argument's checksum changed during the call")
+        ledger.require("guard bands", found["guards"], "memory beside an argument was written")
+
+    async def _perturbations(self, begin: float) -> None:
+        done = 0
+        draw = {**self._last, "family": "randn", "variant": 0, "seed": next(self._seeds), "phase": 0}
+        drawn = await self._judge.call("draw", timeout_s=self._limits.judge_s, **draw)
+        for number in range(self._limits.perturbations):
+            if self.ledger.rejected or (number >= 2 and time.perf_counter() - begin > self._limits.search_s):
+                break
+            changed = await self._judge.call("perturb", timeout_s=self._limits.judge_s, seed=next(self._seeds))
+            if not changed["changed"]:
+                break
+            seed = next(self._seeds) >> 8
+            expected = await self._judge.call("expect", timeout_s=self._limits.judge_s, seed=seed)
+            self._families.append("one element changed")
+            await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True, check="fresh inputs", number=9)
+            done += 1
+        self._last = {**draw, "arguments": drawn["arguments"]}
+        if not self.ledger.rejected:
+            self.ledger.ok("fresh inputs", f"same pointers, new pointers, new weights, {done} one-element changes")
+
+    async def _repeats(self) -> None:
+        seed = next(self._seeds) >> 8
+        expected = await self._judge.call("expect", timeout_s=self._limits.judge_s, seed=seed)
+        first: list[str] = []
+        same = True
+        for _ in range(self._limits.repeats):
+            reply = await self.ask("call", arguments=self._last["arguments"], outputs=expected["outputs"], seed=seed)
+            if not self._returned(reply, expected["outputs"]):
+                return
+            found = await self._judge.call("check", timeout_s=self._limits.judge_s, zero_mean=True)
+            first = first or found["sums"]
+            same = same and first == found["sums"]
+            holds = all(r[self.ledger.precision] is not False for r in found["results"])
+            self._book(found, "repeatability", special=False)
+            self.ledger.require("repeatability", holds, "the same inputs gave a result outside the error budget")
+        self.ledger.metrics["bitwise_repeatable"] = float(same)
+
+    async def _check_held(self) -> None:
+        for index, held in enumerate(self._held):
+            await self.ask("recopy", index=index, outputs=held["outputs"])
+            sums = (await self._judge.call("sums", timeout_s=self._limits.judge_s, outputs=held["outputs"]))["sums"]
+            self.ledger.require("held outputs", sums == held["sums"], "a later call changed an earlier call's output")
+        if len(self._held) < 2:
+            self.ledger.skip("held outputs", "outputs too large to hold several")
+        await self.ask("drop")
+
+    def _summarise(self) -> None:
+        if "numeric" in self.ledger.passed:
+            detail = f"{len(self._families)} trials: {', '.join(dict.fromkeys(self._families))}"
+            if self._cut:
+                detail += f"; left out for time: {', '.join(dict.fromkeys(self._cut))}"
+            if self._notes:
+                detail += "; " + "; ".join(dict.fromkeys(self._notes))
+            self.ledger.ok("numeric", detail)
+
+
+def _wrong_outputs(reply: dict[str, Any], wanted: list[dict[str, Any]]) -> str:
+    given = reply["outputs"]
+    if len(given) != len(wanted):
+        return f"{len(given)} output tensors, the contract has {len(wanted)}"
+    if not reply["exact_types"]:
+        return "an output is not a plain torch.Tensor"
+    for number, (have, want) in enumerate(zip(given, wanted, strict=True)):
+        for key in ("dtype", "shape"):
+            if have[key] != want[key]:
+                return f"output {number} has {key} {have[key]}, the contract says {want[key]}"
+        if not _dense(have["shape"], have["stride"]) and _dense(want["shape"], want["reference_stride"]):
+            return f"output {number} overlaps itself: shape {have['shape']}, stride {have['stride']}"
+        if not reply["copied"][number]:
+            return f"output {number} could not be read"
+    return ""
+
+
+def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """True when no two elements share memory."""
+    reach = 1
+    for step, size in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if step < reach:
+            return False
+        reach = step * (size - 1) + reach
+    return True
+
+
+def _death(error: WorkerDiedError) -> str:
+    lines = [line for line in error.log_tail.strip().splitlines() if line.strip()]
+    status = error.exit_status
+    how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
+    return f"the process ended with {how}" + (f": {lines[-1][:300]}" if lines else "")

@@ -1,0 +1,219 @@
+"""The numeric rule: a candidate's error against fp64, in units of the fp32 reference's own error.
+
+Everything runs in chunks, so that a comparison needs well under 1 GiB besides the tensors. The
+constants are the published ones of the verifier; see `LIMITS`.
+"""
+
+import math
+
+import torch
+from _hiera_worker import slabs
+
+CHUNK = 1 << 23
+UNIT = {torch.float64: 2.0 ** -53, torch.float32: 2.0 ** -24, torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8}
+# How many times the strict reference's own error a candidate may have. Zero-mean inputs separate honest
+# (<= 43) from downgraded (>= 776) arithmetic; on one-sided inputs the two overlap, so the factor is looser
+# there and the zero-mean families decide.
+LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0}
+HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
+ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+TRIVIAL_SHARE = 0.5
+
+
+class Expected:
+    """What one output must be.
+
+    Attributes:
+        exact: fp64 values (or the integers), flat. For want of memory, the strict reference's.
+        strict: Errors (rms, largest) of the strict reference against `exact`; zeros without fp64.
+        configured: The same of the module as configured.
+        rms, largest: Of `exact`, over elements where the reference is finite.
+        spread: Root mean square of `exact` minus its mean: what a constant output would get wrong.
+        blank: Mask of elements where the strict reference is not finite, or None.
+        nan: Mask of its NaNs, or None.
+        usual: The configured reference's values, for allclose, or None.
+        other_integer: For integers, the fp64 run's values where they may differ, or None.
+    """
+
+    def __init__(self, exact, strict_values, configured_values, keep_usual):
+        self.dtype, self.shape = strict_values.dtype, tuple(strict_values.shape)
+        self.stride = tuple(strict_values.stride())
+        self.is_float = self.dtype in UNIT
+        self.blank = self.nan = self.usual = self.other_integer = None
+        self.has_double = exact is not None
+        strict_values = strict_values.contiguous().reshape(-1)
+        self.exact = strict_values if exact is None else exact.contiguous().reshape(-1)
+        if not self.is_float:
+            self.other_integer = self.exact if exact is not None else None
+            self.exact = strict_values
+            self.rms = self.largest = self.spread = 0.0
+            return
+        finite = all(bool(torch.isfinite(c).all()) for c in strict_values.split(CHUNK))
+        if not finite:
+            self.blank = ~torch.isfinite(strict_values)
+            self.nan = torch.isnan(strict_values)
+        self.rms, self.largest, self.mean = _size(self.exact, self.blank)
+        self.spread = math.sqrt(max(self.rms ** 2 - self.mean ** 2, 0.0))
+        self.strict = errors(strict_values, self) if self.has_double else Errors()
+        usual = None if configured_values is None else configured_values.contiguous().reshape(-1)
+        self.configured = self.strict if usual is None else errors(usual, self)
+        if keep_usual:
+            self.usual = strict_values if usual is None else usual
+
+    @property
+    def blank_share(self):
+        """Fraction of elements without a finite reference."""
+        return 0.0 if self.blank is None else float(self.blank.float().mean())
+
+    @property
+    def well_conditioned(self):
+        """False when the fp32 reference itself breaks the hard cap here, so that the cap proves nothing."""
+        cap = HARD_CAP[self.dtype]
+        return not self.has_double or self.strict.rms <= 0.25 * cap * self.rms and self.strict.over_cap == 0
+
+
+class Errors:
+    """Sums over one output: see the attributes' names. All are absolute."""
+
+    def __init__(self):
+        self.rms = self.largest = self.mean = 0.0
+        self.over_cap = self.not_close = self.missing_nan = self.extra_nan = self.poison = 0
+        self.found_nan = 0
+        self.identical = True
+
+
+def errors(values, expected, count_poison=False):
+    """Compare flat `values` with `expected`, chunk by chunk."""
+    result = Errors()
+    count, squares, total = 0, 0.0, 0.0
+    cap, close = HARD_CAP[expected.dtype], ALLCLOSE[expected.dtype]
+    for start in range(0, values.numel(), CHUNK):
+        part = values[start:start + CHUNK]
+        wanted = expected.exact[start:start + CHUNK].double()
+        if count_poison:
+            result.poison += int(poisoned(part))
+        bad = ~torch.isfinite(part)
+        given = part.double()
+        if expected.blank is not None:
+            blank, nan = expected.blank[start:start + CHUNK], expected.nan[start:start + CHUNK]
+            isnan = torch.isnan(part)
+            result.found_nan += int(isnan.sum())
+            result.missing_nan += int((nan & ~isnan).sum())
+            result.extra_nan += int((bad & ~blank).sum())
+            keep = ~(blank | bad)
+            given, wanted = given[keep], wanted[keep]
+        else:
+            result.extra_nan += int(bad.sum())
+            if result.extra_nan:
+                keep = ~bad
+                given, wanted = given[keep], wanted[keep]
+        if not given.numel():
+            continue
+        difference = given - wanted
+        total += float(difference.sum())
+        difference.abs_()
+        count += difference.numel()
+        squares += float((difference * difference).sum())
+        result.largest = max(result.largest, float(difference.max()))
+        result.over_cap += int((difference > cap * (wanted.abs() + expected.rms)).sum())
+        if expected.usual is not None and expected.blank is None and not result.extra_nan:
+            usual = expected.usual[start:start + CHUNK].double()
+            result.not_close += int(((given - usual).abs() > close + close * usual.abs()).sum())
+        else:
+            result.not_close += int((difference > close + close * wanted.abs()).sum())
+    result.rms = math.sqrt(squares / count) if count else 0.0
+    result.mean = total / count if count else 0.0
+    return result
+
+
+def poisoned(part):
+    """How many elements still hold the poison that lay there before the call."""
+    if part.dtype not in UNIT or not part.is_contiguous():
+        return 0
+    size = part.element_size()
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
+    word = slabs.POISON_WORD
+    pattern = {2: word & 0xFFFF, 4: word, 8: (word << 32) | word}[size]
+    return (part.view(kind) == pattern).sum()
+
+
+def judge_output(values, expected, zero_mean):
+    """Verdicts on one flat output.
+
+    Returns:
+        A dict with `match`, `strict`, `kernelbench` (None where this family cannot tell), `poison`
+        (count), `trivial` (no better than a constant), `why` (first reason, or empty) and numbers.
+    """
+    if not expected.is_float:
+        wrong = values != expected.exact
+        if expected.other_integer is not None:
+            wrong &= values != expected.other_integer
+        count = int(wrong.sum())
+        verdict = count == 0
+        why = "" if verdict else "%d of %d integer elements differ" % (count, values.numel())
+        return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
+                "rms_ratio": 0.0, "max_ratio": 0.0, "nan": "pass"}
+    unit = UNIT[expected.dtype]
+    found = errors(values, expected, count_poison=True)
+    half = expected.dtype in (torch.float16, torch.bfloat16)
+    factor = LIMITS["half"] if half else LIMITS["zero mean" if zero_mean else "one sided"]
+    floor_rms, floor_max = 2 * unit * expected.rms, 4 * unit * expected.largest
+    base_rms, base_max = max(expected.strict.rms, floor_rms), max(expected.strict.largest, floor_max)
+    why = []
+    if found.extra_nan:
+        why.append("%d elements are NaN or infinite where the reference is finite" % found.extra_nan)
+    capped = expected.well_conditioned and found.over_cap > 0
+    if capped and expected.configured.over_cap == 0:
+        why.append("%d elements are off by more than %g of their size" % (found.over_cap, HARD_CAP[expected.dtype]))
+
+    def within(rms_bound, max_bound):
+        return found.rms <= rms_bound and found.largest <= max_bound
+
+    strict = not why and within(factor * base_rms, factor * base_max)
+    match = not why and within(max(factor * base_rms, 2 * expected.configured.rms),
+                               max(factor * base_max, 2 * expected.configured.largest))
+    if not why and not match:
+        why.append("error %.3g (largest %.3g) is %.3g (%.3g) times the fp32 reference's own; at most %g is allowed" % (
+            found.rms, found.largest, _ratio(found.rms, base_rms), _ratio(found.largest, base_max), factor))
+    trivial = expected.spread > 0 and found.rms > TRIVIAL_SHARE * expected.spread
+    close = not found.extra_nan and found.not_close == 0
+    swallowed = expected.nan is not None and found.missing_nan > 0 and found.found_nan == 0
+    return {"match": match, "strict": strict, "kernelbench": close if expected.usual is not None else None,
+            "poison": found.poison, "trivial": trivial, "why": "; ".join(why),
+            "rms_ratio": _ratio(found.rms, base_rms), "max_ratio": _ratio(found.largest, base_max),
+            "nan": "fail" if swallowed else "pass"}
+
+
+def passes_trivially(expected, other):
+    """Names of trivial answers that the rule would let through: the task's own null test."""
+    if not expected.is_float:
+        same = bool((expected.exact == other.exact).all()) if expected.exact.shape == other.exact.shape else False
+        return ["another seed's output"] if same else []
+    passed = []
+    size = expected.exact.numel()
+    trial = {"zeros": 0.0, "its mean": expected.mean}
+    for name, value in trial.items():
+        values = torch.full((size,), value, dtype=expected.dtype, device=expected.exact.device)
+        if judge_output(values, expected, zero_mean=True)["match"]:
+            passed.append(name)
+    if judge_output(other.exact.to(expected.dtype), expected, zero_mean=True)["match"]:
+        passed.append("another seed's output")
+    return passed
+
+
+def _ratio(value, base):
+    return value / base if base > 0 else (0.0 if value == 0 else float("inf"))
+
+
+def _size(values, blank):
+    squares, largest, total, count = 0.0, 0.0, 0.0, 0
+    for start in range(0, values.numel(), CHUNK):
+        part = values[start:start + CHUNK].double()
+        if blank is not None:
+            part = part[~blank[start:start + CHUNK]]
+        if part.numel():
+            total += float(part.sum())
+            squares += float((part * part).sum())
+            largest = max(largest, float(part.abs().max()))
+            count += part.numel()
+    return (math.sqrt(squares / count), largest, total / count) if count else (0.0, 0.0, 0.0)
