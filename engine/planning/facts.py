@@ -36,6 +36,7 @@ FACTS: Mapping[str, str] = {
     "dtype": "dtype of the first floating-point output, else of the first output",
     "output_elements": "elements of all outputs together",
     "variants": "shape variants of the contract",
+    "reference": "module, function or cuda: what the reference is",
     "round": "round being planned, counted from 1",
     "stagnant": "rounds in a row that brought no new best",
     "device": "cuda or none",
@@ -88,6 +89,7 @@ def task_facts(
         "dtype": next((t.dtype for t in outputs if t.is_floating), outputs[0].dtype if outputs else None),
         "output_elements": sum(t.numel for t in outputs),
         "variants": len(contract.variants),
+        "reference": contract.reference,
         "device": device,
     }
     if shares:

@@ -6,6 +6,7 @@ else from the direction's own row. Moves are changes of recipe over code generat
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -91,7 +92,12 @@ def untried(bases: Sequence[Base], tried: Iterable[tuple[str, Mapping[str, Choic
 
 
 def _moves(order: Sequence[str], bases: Sequence[Base]) -> Iterator[dict[str, object]]:
-    """Moves in the order they should be tried: the chosen direction over all parents, then the next direction."""
+    """Moves in the order they should be tried.
+
+    First what helped apart is joined; then the chosen direction over all parents, then the next direction;
+    when single steps are used up, pairs of them from the best parent.
+    """
+    yield from _joined(bases)
     for direction in order:
         queues = [list(_of_direction(base, direction)) for base in bases]
         # The best parent gets two turns for one of every other.
@@ -100,6 +106,39 @@ def _moves(order: Sequence[str], bases: Sequence[Base]) -> Iterator[dict[str, ob
                 for _ in range(2 if position == 0 else 1):
                     if queue:
                         yield queue.pop(0)
+    if bases:
+        yield from _pairs(order, bases[0])
+
+
+def _joined(bases: Sequence[Base]) -> Iterator[dict[str, object]]:
+    """The best parent's choices with those that the other parents of its space made beside them."""
+    for other in bases[1:]:
+        best = bases[0]
+        choices = {**other.choices, **best.choices}
+        if other.space == best.space and other.choices and choices != best.choices and choices != other.choices:
+            codes = {t.key: t.direction for t in best.tunables}
+            added = [key for key in other.choices if key not in best.choices]
+            yield {"parent": best.candidate, "space": best.space, "choices": choices,
+                   "direction": codes.get(added[0], ""), "title": "also " + ", ".join(
+                       f"{key} = {other.choices[key]}" for key in added)}
+
+
+def _pairs(order: Sequence[str], base: Base) -> Iterator[dict[str, object]]:
+    singles = [move for direction in order for move in _of_direction(base, direction)]
+    for first, second in itertools.combinations(singles, 2):
+        one, two = _changes(base, first), _changes(base, second)
+        if one.keys() & two.keys():
+            continue  # Two values of one tunable.
+        choices = {k: v for k, v in {**base.choices, **one, **two}.items() if v is not None}
+        yield {**first, "choices": choices, "title": f"{first['title']}, {second['title']}"}
+
+
+def _changes(base: Base, move: Mapping[str, object]) -> dict[str, Choice | None]:
+    """What a move sets; None where it goes back to a default."""
+    choices = move["choices"]
+    assert isinstance(choices, Mapping)
+    keys = {*choices, *base.choices}
+    return {k: choices.get(k) for k in keys if choices.get(k) != base.choices.get(k)}
 
 
 def _of_direction(base: Base, direction: str) -> Iterator[dict[str, object]]:
