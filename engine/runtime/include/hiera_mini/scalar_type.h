@@ -81,3 +81,7 @@ inline bool isIntegralType(ScalarType type, bool include_bool) {
   return (value >= 0 && value <= 4) || (value >= 27 && value <= 29) || (include_bool && type == ScalarType::Bool);
 }
 }  // namespace c10
+
+namespace at::Reduction {  // What loss functions take for `reduction`.
+enum Reduction { None, Mean, Sum, END };
+}  // namespace at::Reduction

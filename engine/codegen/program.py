@@ -1,0 +1,157 @@
+"""Operator graph and recipe to the whole text of cuda_source.cu.
+
+Each variant of the contract becomes one function over its own shapes; the entry checks its arguments once,
+picks the variant and returns tensors that share no memory with the arguments.
+"""
+
+from __future__ import annotations
+
+import re
+
+from contracts.contract import Argument, Contract, Variant
+from engine.codegen import CannotWrite, Program, Recipe, cpp, text
+from engine.codegen.variant import VariantText, write_variant
+from engine.records import Device
+
+
+def write_program(contract: Contract, recipe: Recipe, device: Device) -> Program:
+    """Write a source.
+
+    Raises:
+        CannotWrite: The recipe's space cannot express the contract.
+    """
+    parts = [_variant(contract, variant, recipe, device) for variant in contract.variants]
+    single = len(parts) == 1
+    functions = [
+        part.text if single else f"namespace {name} {{\n\n{part.text}\n}}  // namespace {name}\n"
+        for part, name in zip(parts, _namespaces(contract), strict=True)
+    ]
+    entry = _entry(contract, parts)
+    body = "\n".join([*functions, entry])
+    device_helpers = _device_helpers(parts)
+    helpers = text.host_helpers(name for name in text.HOST_HELPERS if f"{name}(" in body)
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
+    sections = [
+        text.header(contract, recipe, notes), _includes(device_helpers + helpers + body), device_helpers, helpers,
+        *dict.fromkeys(piece for part in parts for piece in part.library_text), body,
+    ]
+    tunables = {tunable.key: tunable for part in reversed(parts) for tunable in part.tunables}
+    return Program(
+        source="\n".join(section for section in sections if section),
+        tunables=tuple(sorted(tunables.values(), key=lambda t: (-t.weight, t.key))),
+        kernels=tuple(kernel for part in parts for kernel in part.kernels),
+        library_calls=tuple(dict.fromkeys(call for part in parts for call in part.library_calls)),
+        torch_calls=tuple(dict.fromkeys(call for part in parts for call in part.torch_calls)),
+        notes=notes,
+    )
+
+
+def declaration(contract: Contract) -> str:
+    """The host function's declaration, as cpp_source.cpp has it, without the semicolon."""
+    parameters = ", ".join(f"{_cpp_type(argument)} {argument.name}" for argument in contract.arguments)
+    return f"{_result_type(contract)} {contract.entry}({parameters})"
+
+
+def _variant(contract: Contract, variant: Variant, recipe: Recipe, device: Device) -> VariantText:
+    if variant.graph is None:
+        raise CannotWrite(f"{contract.name} has no operator graph: its reference is CUDA text")
+    return write_variant(contract, variant, recipe, device)
+
+
+def _namespaces(contract: Contract) -> list[str]:
+    names = cpp.Names()
+    return [names.fresh(f"for_{variant.name}") for variant in contract.variants]
+
+
+def _device_helpers(parts: list[VariantText]) -> str:
+    used = frozenset().union(*(part.helpers for part in parts))
+    if not used:
+        return ""
+    from engine.codegen.helpers import helper_text
+
+    return helper_text(used)
+
+
+def _includes(body: str) -> str:
+    lines = ["#include <torch/extension.h>"]
+    if "CUDAGuard" in body:
+        lines.append("#include <c10/cuda/CUDAGuard.h>")
+    if "getCurrentCUDAStream" in body:
+        lines.append("#include <ATen/cuda/CUDAContext.h>")
+    if re.search(r"C10_CUDA_(CHECK|KERNEL_LAUNCH_CHECK)", body):
+        lines.append("#include <c10/cuda/CUDAException.h>")
+    for pattern, header in (
+        (r"\bcublas(?!Lt)", "cublas_v2.h"), (r"\bcublasLt", "cublasLt.h"), (r"\b__half", "cuda_fp16.h"),
+        (r"\b__nv_bfloat16", "cuda_bf16.h"), (r"\bnvcuda::wmma", "mma.h"), (r"\bcooperative_groups", None),
+        (r"\bstd::numeric_limits", "limits"), (r"\buintptr_t|\buint\d+_t", "cstdint"),
+    ):
+        if header and re.search(pattern, body):
+            lines.append(f"#include <{header}>")
+    if "cooperative_groups" in body:
+        lines.append("#include <cooperative_groups.h>")
+    if "std::tuple" in body or "std::get" in body:
+        lines.append("#include <tuple>")
+    lines.append("#include <vector>")
+    return "\n".join(lines) + "\n"
+
+
+def _cpp_type(argument: Argument) -> str:
+    if argument.tensor is not None:
+        return "torch::Tensor"
+    return {bool: "bool", int: "int64_t", float: "double"}[type(argument.value)]
+
+
+def _result_type(contract: Contract) -> str:
+    return "torch::Tensor" if len(contract.outputs) == 1 else "std::vector<torch::Tensor>"
+
+
+def _entry(contract: Contract, parts: list[VariantText]) -> str:
+    tensors = contract.tensor_arguments
+    lines = [f"{declaration(contract)} {{"]
+    first = tensors[0].name if tensors else None
+    for argument in contract.arguments:
+        if argument.tensor is None and argument.value is not None:
+            literal = cpp.number(argument.value)
+            lines.append(
+                f'  TORCH_CHECK({argument.name} == {literal}, "{argument.name} must be {literal}: it is built in");'
+            )
+    if any(part.torch_calls for part in parts):
+        lines.append("  const torch::NoGradGuard no_grad;")
+    if first is not None:
+        lines.append(f"  const c10::cuda::CUDAGuard device_guard({first}.device());")
+    call = ", ".join(argument.name for argument in tensors)
+    function = f"{contract.name}_variant"
+    if len(parts) == 1:
+        lines += _checks(contract, contract.variants[0], "  ")
+        return "\n".join([*lines, f"  return {function}({call});", "}", ""])
+    for variant, namespace in zip(contract.variants, _namespaces(contract), strict=True):
+        condition = " && ".join(
+            f"{a.name}.sizes() == {cpp.int_list(variant.tensors[a.name].shape)}"
+            for a in tensors if a.role == "input"
+        )
+        lines += [f"  if ({condition or 'true'}) {{", *_checks(contract, variant, "    ")]
+        lines += [f"    return {namespace}::{function}({call});", "  }"]
+    shapes = "; ".join(
+        ", ".join(str(variant.tensors[a.name]) for a in tensors if a.role == "input") for variant in contract.variants
+    )
+    lines.append(f'  TORCH_CHECK(false, {cpp.text("these shapes are not among those served: " + shapes)});')
+    return "\n".join([*lines, "}", ""])
+
+
+def _checks(contract: Contract, variant: Variant, indent: str) -> list[str]:
+    tensors = contract.tensor_arguments
+    lines = []
+    for argument in tensors:
+        spec = variant.tensors[argument.name]
+        described = f'{argument.name}, "{argument.name}", {cpp.scalar_type(spec.dtype)}, {cpp.sizes(spec.shape)}'
+        if argument.mutable:
+            # Not replaced by a copy, which would keep the update from the caller.
+            lines.append(f"{indent}check_written({described}, {tensors[0].name});")
+            lines.append(
+                f"{indent}TORCH_CHECK(same_strides({argument.name}, {cpp.sizes(spec.stride)}), "
+                f'"{argument.name} is written in place and must have the contract\'s strides");'
+            )
+        else:
+            stride = cpp.sizes(spec.stride)
+            lines.append(f"{indent}{argument.name} = check_argument({described}, {stride}, {tensors[0].name});")
+    return lines

@@ -1,0 +1,271 @@
+"""One variant of a contract as one C++ function: regions and calls in order, results, updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from contracts.contract import Contract, Variant
+from contracts.graph import Graph, Node, Ref
+from contracts.tensors import TensorSpec
+from engine.codegen import CannotWrite, Recipe, Tunable, cpp
+from engine.codegen.aliasing import alias_roots
+from engine.codegen.aten_calls import CallWriter, is_random
+from engine.codegen.regions import Region, extern_nodes, plan_regions
+from engine.codegen.simplify import simplify
+from engine.records import Device
+
+# Below this sum of intermediate results, freeing them early is not worth the lines.
+RELEASE_FROM_BYTES = 1 << 28
+
+
+@dataclass(slots=True, kw_only=True)
+class VariantText:
+    """What one variant adds to the source.
+
+    Attributes:
+        text: Kernels and the variant's function, for file scope.
+        helpers: Names for `helpers.helper_text`.
+        library_text: Whole helper functions to paste once a file, such as a cuBLAS handle.
+        tunables: Choices that could have been made otherwise.
+        kernels: Own kernels in launch order.
+        library_calls: Library functions called.
+        torch_calls: ATen operators called.
+        notes: Sentences about what was done.
+    """
+
+    text: str = ""
+    helpers: set[str] = field(default_factory=set)
+    library_text: list[str] = field(default_factory=list)
+    tunables: list[Tunable] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+    library_calls: list[str] = field(default_factory=list)
+    torch_calls: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: Device) -> VariantText:
+    """Write the function that serves one variant.
+
+    Raises:
+        CannotWrite: The recipe's space cannot express an operator.
+    """
+    assert variant.graph is not None
+    graph = simplify(variant.graph)
+    return _VariantWriter(contract, variant, graph, recipe, device).write()
+
+
+class _VariantWriter:
+    def __init__(
+        self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device
+    ) -> None:
+        self.contract, self.variant, self.graph = contract, variant, graph
+        self.recipe, self.device = recipe, device
+        self.result = VariantText()
+        self.tensors = contract.tensor_arguments
+        self.names = cpp.Names({a.name for a in contract.arguments} | {"stream"})
+        for value, argument in zip(graph.inputs, self.tensors, strict=True):
+            self.names.reserve(value, argument.name)
+        self.layouts: dict[str, TensorSpec] = dict(graph.values)
+        self.device_code: list[str] = []
+        self.lines: list[str] = []
+        self.regions = self._plan()
+        self._update_statistics_in_place()
+
+    def write(self) -> VariantText:
+        """Everything, in order."""
+        steps = list(self._ordered())
+        last_use = self._last_uses(steps)
+        for index, step in enumerate(steps):
+            self._write_step(step)
+            if last_use:
+                self._release(index, step, last_use)
+        self._write_results()
+        parameters = ", ".join(
+            f"{'torch::Tensor&' if a.mutable else 'const torch::Tensor&'} {a.name}" for a in self.tensors
+        )
+        result_type = "torch::Tensor" if len(self.contract.outputs) == 1 else "std::vector<torch::Tensor>"
+        stream = (
+            ["const cudaStream_t stream = at::cuda::getCurrentCUDAStream();"] if self._uses_stream() else []
+        )
+        function = [
+            f"static {result_type} {self.contract.name}_variant({parameters}) {{",
+            *(f"  {line}" if line else "" for line in [*stream, *self.lines]), "}", "",
+        ]
+        self.result.text = "\n".join([*self.device_code, "\n".join(function)])
+        return self.result
+
+    # Order
+
+    def _plan(self) -> Sequence[Region]:
+        if self.recipe.space == "cuda_libs_torch" and self.recipe.choices.get("fusion") == "none":
+            return ()
+        try:
+            return plan_regions(self.graph, choices=self.recipe.choices, device=self.device)
+        except ModuleNotFoundError:
+            return ()
+
+    def _ordered(self) -> Iterator[Region | Node]:
+        """Regions and extern nodes, every value before its use, random calls in the graph's order."""
+        ready = set(self.graph.inputs)
+        position = {node.name: index for index, node in enumerate(self.graph.nodes)}
+        extern = {node.name: node for node in extern_nodes(self.graph, self.regions)}
+        extern.update({node.name: node for node in self.graph.nodes if is_random(node)})
+        waiting: list[Region | Node] = [*extern.values(), *self.regions]
+        waiting.sort(
+            key=lambda item: position[item.name] if isinstance(item, Node) else position[item.nodes[-1].name]
+        )
+        while waiting:
+            random_waits = False
+            for index, item in enumerate(waiting):
+                random = isinstance(item, Node) and is_random(item)
+                needs = set(item.refs()) if isinstance(item, Node) else set(item.inputs)
+                if needs <= ready and not (random and random_waits):
+                    ready.update(name for name in item.outputs if name is not None)
+                    yield waiting.pop(index)
+                    break
+                random_waits = random_waits or random
+            else:
+                raise AssertionError("regions wait for each other: " + ", ".join(item.name for item in waiting))
+
+    # Steps
+
+    def _write_step(self, step: Region | Node) -> None:
+        if isinstance(step, Node):
+            self._write_extern(step)
+        else:
+            self._write_region(step)
+
+    def _write_region(self, region: Region) -> None:
+        self._pin_output_layouts(region.outputs)
+        specs = region.output_specs({**self._known(region.inputs), **self._pinned(region.outputs)})
+        for name in region.outputs:
+            self.layouts[name] = specs[name]
+            self.lines.append(f"at::Tensor {self.names(name)} = {self._allocate(specs[name])};")
+        layouts = {name: self.layouts[name] for name in (*region.inputs, *region.outputs)}
+        names = {name: self.names(name) for name in layouts}
+        code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
+        for temporary in code.temporaries:
+            spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
+            self.lines.append(f"at::Tensor {temporary.name} = {self._allocate(spec)};")
+        self.device_code.append(code.device_code)
+        self.lines += code.host_code
+        self.result.helpers |= code.helpers
+        self.result.tunables += code.tunables
+        self.result.kernels += code.kernels
+        self.result.notes += code.notes
+
+    def _write_extern(self, node: Node) -> None:
+        if self.recipe.space != "cuda_libs_torch":
+            raise CannotWrite(f"{node.op} has no own kernel and is not allowed as an ATen call in {self.recipe.space}")
+        writer = CallWriter(node=node, names=self.names, values=self.graph.values, options=self._options())
+        self.lines += writer.lines()
+        self.result.torch_calls.append(node.base)
+        read_by_kernels = {name for region in self.regions for name in region.inputs}
+        for name in node.outputs:
+            if name in read_by_kernels:
+                # Kernels index by fixed strides; what a library returns may lie differently in memory.
+                own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
+                self.lines.append(f"{own} = with_strides({own}, {stride});")
+
+    # Results
+
+    def _write_results(self) -> None:
+        roots = alias_roots(self.graph)
+        made_by_kernels = {name for region in self.regions for name in region.outputs}
+        arguments = set(self.graph.inputs)
+        used_roots: set[str] = set()
+        results = []
+        outputs = [value for value in self.graph.outputs if isinstance(value, Ref)]
+        for value, spec in zip(outputs, self.variant.outputs, strict=True):
+            own, stride = self.names(value.name), cpp.sizes(spec.stride)
+            root = roots.get(value.name, value.name)
+            if root in arguments or root in used_roots or value.name in self.graph.mutations.values():
+                results.append(f"fresh_copy({own}, {stride})")
+            elif value.name in made_by_kernels and self.layouts[value.name].stride == spec.stride:
+                results.append(own)
+            else:
+                results.append(f"with_strides({own}, {stride})")
+            used_roots.add(root)
+        updates = [
+            f"{self.names(argument)}.copy_({self.names(value)});"
+            for argument, value in self.graph.mutations.items() if self.names(argument) != self.names(value)
+        ]
+        if len(results) == 1 and not updates:
+            self.lines.append(f"return {results[0]};")
+            return
+        kept = []
+        for index, result in enumerate(results):
+            if updates and "(" in result:
+                # Before the arguments change: a result may be a view of their old contents.
+                name = self.names.fresh(f"result_{index}" if len(results) > 1 else "result")
+                self.lines.append(f"const at::Tensor {name} = {result};")
+                result = name
+            kept.append(result)
+        self.lines += updates
+        self.lines.append(f"return {kept[0]};" if len(kept) == 1 else f"return {{{', '.join(kept)}}};")
+
+    def _update_statistics_in_place(self) -> None:
+        """Let batch norm write the argument's running statistics, where nothing else reads either version."""
+        for node in self.graph.nodes:
+            if node.base not in ("_native_batch_norm_legit_functional", "native_batch_norm"):
+                continue
+            for name, updated in zip(("running_mean", "running_var"), node.outputs[3:5], strict=False):
+                old = node.args.get(name)
+                if not isinstance(old, Ref) or updated is None or self.graph.mutations.get(old.name) != updated:
+                    continue
+                is_output = any(isinstance(v, Ref) and v.name in (updated, old.name) for v in self.graph.outputs)
+                if not is_output and len(self.graph.users(old.name)) == 1 and not self.graph.users(updated):
+                    self.names.reserve(updated, self.names(old.name))
+
+    # Memory
+
+    def _options(self) -> str:
+        return f"{self.tensors[0].name}.options()" if self.tensors else "at::TensorOptions().device(at::kCUDA)"
+
+    def _allocate(self, spec: TensorSpec) -> str:
+        options = f"{self._options()}.dtype({cpp.scalar_type(spec.dtype)})"
+        if spec.is_contiguous:
+            return f"at::empty({cpp.sizes(spec.shape)}, {options})"
+        return f"at::empty_strided({cpp.sizes(spec.shape)}, {cpp.sizes(spec.stride)}, {options})"
+
+    def _known(self, names: Sequence[str]) -> dict[str, TensorSpec]:
+        return {name: self.layouts[name] for name in names}
+
+    def _pin_output_layouts(self, names: Sequence[str]) -> None:
+        outputs = [value for value in self.graph.outputs if isinstance(value, Ref)]
+        for value, spec in zip(outputs, self.variant.outputs, strict=True):
+            if value.name in names:
+                self.layouts[value.name] = spec
+
+    def _pinned(self, names: Sequence[str]) -> dict[str, TensorSpec]:
+        final = {value.name for value in self.graph.outputs if isinstance(value, Ref)}
+        return {name: self.layouts[name] for name in names if name in final}
+
+    def _uses_stream(self) -> bool:
+        return any("stream" in line for line in self.lines)
+
+    def _last_uses(self, steps: Sequence[Region | Node]) -> dict[str, int]:
+        """Intermediate value to the step after which nothing reads it; empty where all of them are small."""
+        made: dict[str, int] = {}
+        for index, step in enumerate(steps):
+            for name in step.outputs:
+                if name is not None:
+                    made[name] = index
+        if sum(self.graph.values[name].size_bytes for name in made if name in self.graph.values) < RELEASE_FROM_BYTES:
+            return {}
+        kept = {value.name for value in self.graph.outputs if isinstance(value, Ref)}
+        kept |= set(self.graph.mutations.values())
+        last = {name: index for name, index in made.items() if name not in kept}
+        for index, step in enumerate(steps):
+            for name in step.refs() if isinstance(step, Node) else step.inputs:
+                if name in last:
+                    last[name] = index
+        return last
+
+    def _release(self, index: int, _step: Region | Node, last_use: dict[str, int]) -> None:
+        arguments = {self.names(value) for value in self.graph.inputs}
+        done = [self.names(name) for name, last in last_use.items() if last == index]
+        done = [name for name in done if name not in arguments]
+        if done:
+            self.lines.append(f"release({', '.join(done)});")
