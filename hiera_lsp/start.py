@@ -30,3 +30,11 @@ def server() -> None:
     from hiera_lsp.server import main
 
     sys.exit(main())
+
+
+def job() -> None:
+    """Run one job for the server and exit with its status."""
+    sys.path.insert(0, str(private_root()))
+    from hiera_lsp.job import main
+
+    sys.exit(main())

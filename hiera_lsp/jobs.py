@@ -1,0 +1,188 @@
+"""Jobs: one process a job, killed with everything it started when it is cancelled or the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from contracts import codec
+from engine.trajectory import Job
+from hiera_lsp.summary import Summary
+
+GRACE_S = 5.0
+PACKAGE_ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r}); from hiera_lsp.start import job; job()"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a job is about: a class or function of a document."""
+
+    uri: str
+    symbol: str
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningJob:
+    """A job at work.
+
+    Attributes:
+        id: Given at once to the client.
+        site: What it optimises; one job a site.
+        text_hash: Hash of the site's text when it began.
+        line: The last progress line.
+        percentage: 0 to 99.
+        run: Run id, once known.
+        log: Last lines of what the process wrote.
+    """
+
+    id: str
+    site: Site
+    text_hash: str
+    job: Job
+    line: str = "starting"
+    percentage: int = 0
+    run: str = ""
+    summary: Summary | None = None
+    log: list[str] = field(default_factory=list)
+    process: asyncio.subprocess.Process | None = None
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnd:
+    """How a job ended: with a summary, or with a problem in words."""
+
+    summary: Summary | None = None
+    problem: str = ""
+    hint: str = ""
+    file: str | None = None
+    line: int | None = None
+    cancelled: bool = False
+
+
+OnProgress = Callable[[RunningJob, str], None]
+OnEnd = Callable[[RunningJob, JobEnd], Awaitable[None] | None]
+
+
+class Jobs:
+    """All jobs of the server."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._running: dict[Site, RunningJob] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def running(self) -> tuple[RunningJob, ...]:
+        """Jobs at work, oldest first."""
+        return tuple(self._running.values())
+
+    def at(self, site: Site) -> RunningJob | None:
+        """The job at work on `site`."""
+        return self._running.get(site)
+
+    def start(
+        self, site: Site, job: Job, *, text_hash: str, on_progress: OnProgress, on_end: OnEnd,
+        resume: str | None = None, fresh: bool = False, extra_environment: Mapping[str, str] | None = None,
+    ) -> RunningJob:
+        """Start a job and return at once. The caller has checked that the site has none."""
+        running = RunningJob(id=f"job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job)
+        self._running[site] = running
+        request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh}
+        environment = {**self._environment, **(extra_environment or {})}
+        task = asyncio.get_running_loop().create_task(self._work(running, request, environment, on_progress, on_end))
+        self._tasks[running.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(running.id, None))
+        return running
+
+    def cancel(self, running: RunningJob) -> None:
+        """Ask a job to stop; it keeps its best, and is killed if it does not listen."""
+        running.cancelled = True
+        if running.process is not None and running.process.stdin is not None:
+            with contextlib.suppress(ConnectionError, RuntimeError):
+                running.process.stdin.write(b"cancel\n")
+        asyncio.get_running_loop().call_later(GRACE_S, _kill, running)
+
+    def kill_all(self) -> None:
+        """End every job now; what was evaluated is in the store."""
+        for running in list(self._running.values()):
+            running.cancelled = True
+            _kill(running)
+
+    async def _work(
+        self, running: RunningJob, request: dict[str, Any], environment: Mapping[str, str],
+        on_progress: OnProgress, on_end: OnEnd,
+    ) -> None:
+        end = JobEnd(problem="the job's process could not be started", hint="see the log")
+        try:
+            end = await self._converse(running, request, environment, on_progress)
+        except OSError as error:
+            end = JobEnd(problem=f"the job's process could not be started: {error}", hint="see the log")
+        finally:
+            _kill(running)
+            self._running.pop(running.site, None)
+            result = on_end(running, end)
+            if result is not None:
+                await result
+
+    async def _converse(
+        self, running: RunningJob, request: dict[str, Any], environment: Mapping[str, str], on_progress: OnProgress
+    ) -> JobEnd:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-u", "-c", PROGRAM,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=environment, start_new_session=True, limit=64 << 20,
+        )
+        running.process = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        log = asyncio.create_task(_collect(process.stderr, running.log))
+        end: JobEnd | None = None
+        async for raw in process.stdout:
+            event = json.loads(raw)
+            if event["event"] == "progress":
+                running.line, running.percentage, running.run = event["line"], event["percentage"], event["run"]
+                if event.get("summary") is not None:
+                    running.summary = codec.from_data(event["summary"], Summary)
+                on_progress(running, event["kind"])
+            elif event["event"] == "finished":
+                end = JobEnd(summary=codec.from_data(event["summary"], Summary), cancelled=running.cancelled)
+            elif event["event"] == "failed":
+                end = JobEnd(problem=event["problem"], hint=event["hint"], file=event["file"], line=event["line"],
+                             cancelled=running.cancelled)
+        status = await process.wait()
+        await log
+        if end is not None:
+            return end
+        if running.cancelled:
+            return JobEnd(summary=running.summary, cancelled=True)
+        last = running.log[-1] if running.log else "it wrote nothing"
+        return JobEnd(summary=running.summary, problem=f"the job's process ended with status {status}",
+                      hint=f"see the log: {last}")
+
+
+def _kill(running: RunningJob) -> None:
+    """Kill the job's whole process group, if it is still there."""
+    process = running.process
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _collect(stream: asyncio.StreamReader | None, lines: list[str], keep: int = 200) -> None:
+    assert stream is not None
+    async for raw in stream:
+        lines.append(raw.decode(errors="replace").rstrip())
+        del lines[:-keep]
