@@ -174,7 +174,21 @@ inline std::string thread_text(const Thread& thread) {
     die(text);
 }
 
+// Lanes of one warp at different barriers: undefined, and a hang on some GPUs. Warps may differ.
+inline void check_barrier_lines() {
+    for (int i = 1; i < block.size; ++i) {
+        const Thread &one = block.threads[i - 1], &other = block.threads[i];
+        if (one.warp != other.warp || one.wait != Wait::barrier || other.wait != Wait::barrier) continue;
+        if (one.line == other.line) continue;
+        std::string text = "block " + text_of(blockIdx) + ": lanes of one warp wait at different barriers: " +
+                           thread_text(one) + ", " + thread_text(other);
+        block.stacks.reclaim_all();
+        die(text);
+    }
+}
+
 inline void release_barrier() {
+    check_barrier_lines();
     block.any_result = std::exchange(block.any, 0);
     block.all_result = std::exchange(block.all, 1);
     block.count_result = std::exchange(block.count, 0);

@@ -95,9 +95,10 @@ constexpr size_t kGuardBytes = size_t(64) << 10;  // An overflow faults instead 
 
 struct Stack {
     char* low = nullptr;  // First usable byte; the guard lies below it.
-    char* top() const { return low + kStackBytes; }
+    size_t colour = 0;    // Stacks that all began at one page offset would share a few cache sets.
+    char* top() const { return low + kStackBytes - colour; }
     bool holds(uintptr_t address) const {
-        return address >= uintptr_t(low) - kGuardBytes && address < uintptr_t(top());
+        return address >= uintptr_t(low) - kGuardBytes && address < uintptr_t(low) + kStackBytes;
     }
 };
 
@@ -119,7 +120,7 @@ private:
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (base == MAP_FAILED) die("no memory for the stack of a CUDA thread");
         mprotect(base, kGuardBytes, PROT_NONE);
-        all_.push_back(new Stack{static_cast<char*>(base) + kGuardBytes});
+        all_.push_back(new Stack{static_cast<char*>(base) + kGuardBytes, all_.size() * 37 % 512 * 64});
         free_.push_back(all_.back());
     }
     std::vector<Stack*> free_, all_;

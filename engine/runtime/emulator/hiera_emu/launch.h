@@ -6,6 +6,8 @@
 
 #include "guard.h"
 
+typedef struct CUstream_st* cudaStream_t;
+
 namespace hiera_emu {
 
 constexpr size_t kSharedDefault = 48 << 10;
@@ -112,7 +114,7 @@ struct Launch {
 // What `kernel<<<grid, threads, shared, stream>>>` is rewritten to.
 template <typename Kernel>
 Launch<Kernel> launch(Place place, Kernel kernel, dim3 grid, dim3 threads, size_t shared = 0,
-                      struct CUstream_st* = nullptr) {
+                      cudaStream_t = nullptr) {
     return {place, kernel, grid, threads, shared};
 }
 

@@ -13,7 +13,6 @@ enum cudaError_t {
     cudaErrorNotSupported = 801,
 };
 typedef cudaError_t cudaError;
-typedef struct CUstream_st* cudaStream_t;
 typedef struct hiera_emu_event* cudaEvent_t;
 #define cudaStreamDefault 0x00
 #define cudaStreamNonBlocking 0x01
