@@ -29,9 +29,9 @@ _BLOCKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("CUB, Thrust or libcu++", r"#\s*include\s*[<\"](?:cub|thrust|cuda)/"),
         ("CUTLASS or CuTe", r"#\s*include\s*[<\"](?:cute|cutlass)/"),
         ("cuDNN", r"#\s*include\s*[<\"]cudnn|\bcudnn[A-Z]\w*\s*\("),
-        ("cuFFT, cuRAND, cuSPARSE or cuSOLVER", r"#\s*include\s*[<\"](?:cufft|curand|cusparse|cusolver)|\bcurand\w*\s*\("),
-        ("grid or cluster synchronisation",
-         r"\bthis_grid\s*\(|\bthis_cluster\b|\bgrid_group\b|\bcluster_group\b|cudaLaunchCooperativeKernel|cudaLaunchKernelEx"),
+        ("cuFFT, cuRAND, cuSPARSE or cuSOLVER", r"#\s*include\s*[<\"]cu(?:fft|rand|sparse|solver)|\bcurand\w*\s*\("),
+        ("grid or cluster synchronisation", r"\bthis_(?:grid|cluster)\b|\b(?:grid|cluster)_group\b"),
+        ("cooperative launches", r"\bcudaLaunch(?:CooperativeKernel|KernelEx)\w*"),
         ("coalesced groups", r"\bcoalesced_threads\s*\(|\bbinary_partition\b|\blabeled_partition\b"),
         ("CUDA graphs", r"\bcudaGraph\w+|\bcudaStreamBeginCapture\b"),
         ("textures or surfaces", r"\btex[123]D\w*\s*[<(]|\bsurf[123]D\w*\s*[<(]|\bcudaTextureObject_t\b"),
@@ -93,7 +93,7 @@ def _poisoned_shared(text: str) -> str:
     """After each `__shared__ T a[..], b;` add the statements that refill a and b for a new block."""
     code, out, last = mask(text), [], 0
     for found in _SHARED.finditer(code):
-        if found.start() < last or _is_in_define(code, found.start()) or code[: found.start()].rstrip().endswith("extern"):
+        if found.start() < last or _is_in_define(code, found.start()):
             continue
         end = _end_of_statement(code, found.end())
         declaration = text[found.end() : end]
