@@ -248,6 +248,44 @@ def _result_lines(trajectory: Trajectory, folder: Path | None) -> list[str]:
     return lines
 
 
+def why_not(trajectory: Trajectory, evaluation: Evaluation) -> str:
+    """Why a candidate without a failure is not accepted, naming the checks."""
+    verification = evaluation.verification
+    if verification is None:
+        return "it was not verified"
+    bad = [f"{check.name}: {check.status} {check.detail}".strip() for check in verification.checks
+           if check.status != "pass"]
+    if getattr(verification, trajectory.precision) is not True:
+        bad.insert(0, f"precision {trajectory.precision} is not met")
+    return "; ".join(bad) or "it was not timed"
+
+
+def profile_lines(trajectory: Trajectory, evaluation: Evaluation) -> list[str]:
+    """Counters, bound, roofline position and hot lines of one candidate, as text."""
+    counters, workload, timing = evaluation.counters, trajectory.workload, evaluation.timing
+    lines = []
+    if workload is not None:
+        lines.append(f"roof {workload.roof_us:.4g} us, {workload.bound} bound by the workload (estimated)")
+        if timing is not None and workload.roof_us > 0:
+            lines.append(f"time {timing.median_us:.4g} us, {timing.median_us / workload.roof_us:.2f} times the roof")
+    for kernel in evaluation.build.kernels if evaluation.build else ():
+        occupancy = f", occupancy {kernel.occupancy:.0%} (by ptxas)" if kernel.occupancy is not None else ""
+        lines.append(f"kernel {kernel.name}: {kernel.registers} registers, {kernel.shared_bytes} bytes shared, "
+                     f"{kernel.spill_bytes} bytes spilled{occupancy}")
+    if counters is None:
+        return [*lines, "counters not measured: the candidate was not profiled"]
+    lines.append(f"counters {counters.status}" + (f" (ncu {counters.tool})" if counters.tool else ""))
+    if counters.bound:
+        lines.append(f"bound {counters.bound}, limiter {counters.limiter or 'unknown'}")
+    lines += [f"  {sentence}" for sentence in counters.evidence]
+    for kernel in counters.kernels:
+        lines.append(f"  launch {kernel.launch_index} {kernel.kernel}")
+        lines += [f"    {m.name} = " + ("n/a" if m.value is None else f"{m.value:.6g} {m.unit}")
+                  for m in kernel.metrics]
+    lines += [f"  line {hot.line}: {hot.share:.0%} of stalls, {hot.stall}: {hot.text}" for hot in counters.lines]
+    return lines
+
+
 def best_state(evaluation: Evaluation) -> str:
     """`confirmed`, or how far it came."""
     return "confirmed in a fresh build" if evaluation.confirmed else "verified, not confirmed"

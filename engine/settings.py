@@ -34,7 +34,6 @@ ROWS: tuple[tuple[str, str, type, tuple[str, ...] | None], ...] = (
     ("profile", "profile", bool, None),
     ("parents", "parents", int, None),
     ("planning", "planning", tuple, None),
-    ("inputs", "inputs", str, None),
 )
 
 

@@ -54,8 +54,13 @@ def job_of(arguments: argparse.Namespace) -> Job:
     return with_settings(job, path if path.is_dir() else path.parent, given)
 
 
-def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-    """Run `main(cancel)`; the first Ctrl-C or SIGTERM sets `cancel`, the second one ends the process's work at once."""
+def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]], *, stop_at_once: bool = False) -> T:
+    """Run `main(cancel)`; the first Ctrl-C or SIGTERM sets `cancel`, the second one cancels the work itself.
+
+    Args:
+        main: What to run.
+        stop_at_once: The first one cancels already: there is no best so far to keep.
+    """
 
     async def guarded() -> T:
         cancel = asyncio.Event()
@@ -63,7 +68,7 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
         loop = asyncio.get_running_loop()
 
         def interrupt() -> None:
-            if cancel.is_set() and task is not None:
+            if task is not None and (cancel.is_set() or stop_at_once):
                 task.cancel()
             cancel.set()
 
