@@ -13,6 +13,7 @@ from typing import Any
 from contracts.errors import ConfigError, HieraError, InputError
 from engine.agents import Agent, Situation
 from engine.planning.catalog import Catalog, load_catalog
+from engine.planning.own_kernel import space_of
 from engine.records import Candidate, Device, Evaluation, Plan, Strategy
 from engine.requests import request_of
 from engine.services import JobEvaluator, Services, Task
@@ -322,8 +323,10 @@ class _Loop:
         assert task.source is not None
         identity = candidate_id(task.contract.id, task.source)
         if self.trajectory.candidate(identity) is None:
-            self.record("candidate", Candidate(id=identity, source=task.source, space="cuda_libs_torch", round=0,
-                                               author="user", title="the file as it stands"))
+            space = space_of(task.source)
+            self.record("candidate", Candidate(id=identity, source=task.source, space=space, round=0, author="user",
+                                               title="the file as it stands",
+                                               recipe={"space": space, "choices": {}}))
         if identity not in self.trajectory.evaluations:
             candidate = self.trajectory.candidate(identity)
             assert candidate is not None

@@ -158,3 +158,18 @@ async def test_a_replay_repeats_a_stored_run(tmp_path):
                            services=FakeServices(contract_of(["relu", "exp"]), FakeEvaluator()), store=Store(tmp_path))
     assert [c.id for c in again.candidates] == [c.id for c in trajectory.candidates]
     assert all(e.cached for e in again.evaluations.values() if e.confirmed is None)
+
+
+async def test_a_users_kernel_without_a_graph_is_varied_in_place(tmp_path):
+    kernel = ('__global__ void twice(const float* x, float* y, int n) {\n'
+              '  for (int i = threadIdx.x; i < n; i += 256) y[i] = 2 * x[i];\n}\n'
+              'void f(const float* x, float* y, int n) { twice<<<1, 256>>>(x, y, n); }\n// us 50\n')
+    graph = contract_of(["relu"])
+    contract = replace(graph, reference="cuda", variants=(replace(graph.variants[0], graph=None),))
+    services = FakeServices(contract, FakeEvaluator(), source=kernel)
+    trajectory = await optimize(Job(file="k.cu", preset="quick"), services=services, agent=ExpertAgent(),
+                                store=Store(tmp_path))
+    own, *others = trajectory.candidates
+    assert (own.round, own.space, trajectory.plans[0].space) == (0, "cuda", "cuda")
+    assert len(others) == 6
+    assert all(c.source != kernel and "twice" in c.source and c.parents for c in others)

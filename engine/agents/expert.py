@@ -9,12 +9,13 @@ from contracts.contract import Contract
 from contracts.errors import AgentError
 from engine import codegen
 from engine.agents import Situation
+from engine.codegen.rewrite_cu import rewrite
 from engine.planning import facts as planning_facts
 from engine.planning import spa, ssda
 from engine.planning.bottleneck import bottleneck_of, lessons
 from engine.planning.conditions import Fact
 from engine.planning.spa import Base, Choice
-from engine.records import Candidate, Device, Evaluation, Plan, Strategy
+from engine.records import Candidate, Evaluation, Plan, Strategy
 from engine.trajectory import Usage, candidate_id
 
 
@@ -24,6 +25,7 @@ class ExpertAgent:
     def __init__(self) -> None:
         # Only a memo: the same contract and recipe always give the same text.
         self._programs: dict[tuple[object, ...], codegen.Program | codegen.CannotWrite] = {}
+        self._last_contract: tuple[Contract, str] | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class ExpertAgent:
         spaces = ssda.score_spaces(situation.catalog, facts, results, locked=situation.locked)
         writable = {name: score for name, score in spaces.items() if results[name]["space.writable"] is not False}
         if not writable:
-            refusals = "; ".join(str(self._write(situation.contract, name, {}, situation.device)) for name in spaces)
+            refusals = "; ".join(str(self._write(situation, name, {})) for name in spaces)
             raise AgentError(f"no allowed space can express {situation.contract.name}: {refusals}",
                              hint="allow a wider space, or use the language-model agent")
         moves = {name: spa.untried(self._bases(situation, name), _tried(situation)) for name in writable}
@@ -117,10 +119,10 @@ class ExpertAgent:
         for idea in ideas:
             space, choices = str(idea["space"]), idea["choices"]
             assert isinstance(choices, Mapping)
-            program = self._write(situation.contract, space, choices, situation.device)
+            program = self._write(situation, space, choices)
             if isinstance(program, codegen.CannotWrite):
                 continue
-            identity = candidate_id(situation.contract.id, program.source)
+            identity = candidate_id(self._contract_id(situation.contract), program.source)
             if identity in made:
                 continue
             return Candidate(
@@ -135,20 +137,33 @@ class ExpertAgent:
     def _reduced(self, situation: Situation, space: str, choices: Mapping[str, Choice]) -> str | None:
         if situation.reduced is None:
             return None
-        program = self._write(situation.reduced, space, choices, situation.device)
+        program = self._write(situation, space, choices, reduced=True)
         return program.source if isinstance(program, codegen.Program) else None
 
     def _write(
-        self, contract: Contract, space: str, choices: Mapping[str, Choice], device: Device
+        self, situation: Situation, space: str, choices: Mapping[str, Choice], *, reduced: bool = False
     ) -> codegen.Program | codegen.CannotWrite:
-        key = (contract.id, space, frozenset(choices.items()), device.sm)
+        """The program of a recipe: from the graph, or by local edits of the user's own kernel where that is all."""
+        contract = situation.reduced if reduced and situation.reduced is not None else situation.contract
+        recipe = codegen.Recipe(space=space, choices=dict(choices))  # type: ignore[arg-type]
+        own = _own_kernel(situation)
+        if own is not None:
+            if own.space != space:
+                return codegen.CannotWrite(f"the user's own kernel is of space {own.space}")
+            return rewrite(own.source, recipe)
+        key = (self._contract_id(contract), space, frozenset(choices.items()), situation.device.sm)
         if key not in self._programs:
-            recipe = codegen.Recipe(space=space, choices=dict(choices))  # type: ignore[arg-type]
             try:
-                self._programs[key] = codegen.write(contract, recipe, device)
+                self._programs[key] = codegen.write(contract, recipe, situation.device)
             except codegen.CannotWrite as refusal:
                 self._programs[key] = refusal
         return self._programs[key]
+
+    def _contract_id(self, contract: Contract) -> str:
+        # The id hashes the whole graph; one object is asked about many times.
+        if self._last_contract is None or self._last_contract[0] is not contract:
+            self._last_contract = (contract, contract.id)
+        return self._last_contract[1]
 
     def _bases(self, situation: Situation, space: str) -> tuple[Base, ...]:
         """Recipes to move from: the strongest parents in this space, else what the best of all carries over."""
@@ -168,7 +183,7 @@ class ExpertAgent:
         return tuple(base for base in (self._base(situation, space, carried, best.id),) if base) or (default,)
 
     def _base(self, situation: Situation, space: str, choices: Mapping[str, Choice], candidate: str) -> Base | None:
-        program = self._write(situation.contract, space, choices, situation.device)
+        program = self._write(situation, space, choices)
         if isinstance(program, codegen.CannotWrite):
             return None
         return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
@@ -187,8 +202,15 @@ class ExpertAgent:
             "space.is_best": bool(own and ranked[0].space == space),
             "space.is_current": bool(trajectory.plans and trajectory.plans[-1].space == space),
             "space.behind": behind,
-            "space.writable": isinstance(self._write(situation.contract, space, {}, situation.device), codegen.Program),
+            "space.writable": isinstance(self._write(situation, space, {}), codegen.Program),
         }
+
+
+def _own_kernel(situation: Situation) -> Candidate | None:
+    """Candidate 0, where the contract has no operator graph to write from."""
+    if situation.contract.graph is not None:
+        return None
+    return next((c for c in situation.trajectory.candidates if c.round == 0), None)
 
 
 def _facts(situation: Situation) -> dict[str, Fact]:
