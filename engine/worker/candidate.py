@@ -88,6 +88,8 @@ def call(request):
     """
     _State.slab.fetch()
     _State.out.fetch()
+    if "reversed" in request:  # Read by the CPU execution of kernels at every launch.
+        os.environ["HIERA_EMU_ORDER"] = "reversed" if request["reversed"] else "forward"
     arguments = _arguments(request["arguments"])
     shared = arguments
     if request.get("late"):

@@ -220,7 +220,10 @@ def audit(request):
     state.places = _places(0, request["set"], 0)
     state.drawn = {"variant": 0}
     _sum_inputs()
-    return expect({"seed": request["seed"]})
+    reply = expect({"seed": request["seed"]})
+    # Later calls went on changing mutable arguments: only the outputs can be told.
+    state.expected = state.expected[:len(state.outputs)]
+    return reply
 
 
 def compile_reference(request):

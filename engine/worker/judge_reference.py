@@ -212,7 +212,7 @@ def load_extension(path, module):
     """Import a built extension under a name of its own: pybind11 keeps modules by full name."""
     import hashlib
 
-    name = "hiera_%s.%s" % (hashlib.sha256(path.encode()).hexdigest()[:12], module)
+    name = module if "." in module else "hiera_%s.%s" % (hashlib.sha256(path.encode()).hexdigest()[:12], module)
     spec = importlib.machinery.ModuleSpec(name, importlib.machinery.ExtensionFileLoader(name, path), origin=path)
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)

@@ -33,8 +33,8 @@ def extract(request, emit):
     Request fields: file, root (absolute paths), name (dotted, or empty when the file has one candidate),
     script (a file with get_inputs, or None), function (its function, or None), free_dims (seconds to spend), line.
     """
-    subject = open_subject(request)
-    emit("traced", variants=len(subject.examples))
+    subject = open_subject(request, emit)
+    emit("built")
     variants = []
     first = None
     for example in subject.examples:
@@ -54,7 +54,6 @@ def extract(request, emit):
     free, notes = probe_shapes.free_dimensions(subject, request.get("free_dims_s", 5.0))
     by_path = {a["path"]: a["name"] for a in first["arguments"] if a["role"] == "input"}
     module = subject.callee if isinstance(subject.callee, torch.nn.Module) else None
-    files, reasons = probe_load.local_imports(subject.module, subject.place.path, subject.place.root)
     return {
         "kind": "module" if module is not None else "function",
         "qualified": request["name"],
@@ -67,10 +66,9 @@ def extract(request, emit):
         "free_dims": [[[by_path[path], dim] for path, dim in group if path in by_path] for group in free],
         "notes": [*subject.notes, *notes],
         "modules": facts(module),
-        "local_files": files,
-        "not_alone": reasons,
-        "has_init_inputs": subject.init is not None,
-        "inputs_beside": request.get("script") is None,
+        "origin": origin(subject, request.get("script")),
+        "signature": signature(subject.callee),
+        "unused": first["unused"],
         "torch": torch.__version__,
     }
 
@@ -81,20 +79,25 @@ class Subject:
     def __init__(self, module, target, callee, examples, ranges, init, mode, place):
         self.module, self.target, self.callee = module, target, callee
         self.examples, self.ranges, self.init, self.mode, self.place = examples, ranges, init, mode, place
+        self.script = self.get_inputs = None
+        self.plain_inputs = True
         self.notes, self.random = [], []
 
 
-def open_subject(request):
+def open_subject(request, emit):
     """Import, find, build: everything before tracing."""
     path, root = os.path.abspath(request["file"]), os.path.abspath(request["root"])
     place = probe_load.Place(path, root, request.get("line"))
     module = probe_load.load(path, root)
+    emit("imported")
+    place.entries = probe_load.entries_of(path, root)
     target = probe_load.find(module, request["name"], path)
     place.line = place.line or probe_load.line_of(target)
     script = None
     if request.get("script"):
         script_path = os.path.abspath(request["script"])
         script = module if script_path == path else probe_load.load(script_path, root, "the script with the inputs")
+        place.script_entries = probe_load.entries_of(script_path, root)
         if request.get("function"):
             function = getattr(script, request["function"], None)
             if not callable(function):
@@ -114,6 +117,8 @@ def subject_of(module, target, script, place):
     examples = probe_inputs.examples(callee, get_inputs, get_variants, mode, place)
     ranges = probe_inputs.integer_ranges(get_inputs, examples[0])
     subject = Subject(module, target, callee, examples, ranges, init, mode, place)
+    subject.script, subject.get_inputs = script, get_inputs
+    subject.plain_inputs = get_inputs is not None and all(e.plain for e in examples[:1])
     if real:
         subject.notes.append("the constructor needs values, so the module was built in memory")
     subject.notes.extend(_shared(callee))
@@ -136,6 +141,47 @@ class _One:
         self.get_inputs = function
         if init is not None:
             self.get_init_inputs = init
+
+
+def origin(subject, script):
+    """What groundtruth.py must know to give the same module: see contracts.groundtruth.Origin."""
+    files, reasons = probe_load.local_imports(subject.module, subject.place.path, subject.place.root)
+    entries = list(dict.fromkeys(subject.place.entries + subject.place.script_entries))
+    return {
+        "stands_alone": not reasons,
+        "why": reasons,
+        "local_files": files,
+        "module_name": subject.module.__name__ if subject.module.__package__ else "",
+        "entries": entries,
+        "has_init_inputs": callable(getattr(subject.module, "get_init_inputs", None)),
+        "script_has_init_inputs": bool(script) and callable(getattr(subject.script, "get_init_inputs", None)),
+        "plain_inputs": subject.plain_inputs,
+        "own_inputs": inspect.isclass(subject.target) and callable(getattr(subject.target, "get_inputs", None)),
+    }
+
+
+def signature(callee):
+    """Parameters of forward as Python text, without self; general where a default has no short text."""
+    forward = callee.forward if isinstance(callee, torch.nn.Module) else callee
+    try:
+        parameters = inspect.signature(forward).parameters.values()
+    except ValueError:
+        return "*args, **kwargs"
+    parts, keyword_only = [], False
+    for parameter in parameters:
+        text = parameter.name
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            text, keyword_only = "*" + text, True
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            text = "**" + text
+        elif parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            parts.append("*")
+            keyword_only = True
+        if parameter.default is not parameter.empty:
+            plain = parameter.default is None or isinstance(parameter.default, (bool, int, float, str))
+            text += "=" + (repr(parameter.default) if plain else "None")
+        parts.append(text)
+    return ", ".join(parts)
 
 
 def _shared(callee):

@@ -83,7 +83,7 @@ class Conversion:
         self.values = {}
         self.nodes = []
         self.random = False
-        self.notes = []
+        self.unused = []  # Parameters and buffers that the call does not need.
 
     def run(self):
         live = self._live()
@@ -111,7 +111,7 @@ class Conversion:
         graph = {"inputs": [a["name"] for a in tensors], "nodes": self.nodes, "outputs": flat, "mutations": mutations,
                  "values": self.values}
         return {"arguments": arguments, "outputs": outputs, "graph": graph, "random": self.random,
-                "tree": self._tree(self.traced.tree, positions)}
+                "unused": self.unused, "tree": self._tree(self.traced.tree, positions)}
 
     def _live(self):
         """Nodes that an output or a mutation needs, and every argument that stays."""
@@ -162,7 +162,10 @@ class Conversion:
                 if isinstance(value, (bool, int, float)):
                     attributes.append(
                         {**_argument(self.names.claim(leaf), "attribute", None, leaf), "value": _number(value)})
-            elif kind == "tensor" and (node in live or node in mutated):
+            elif kind == "tensor" and node not in live and node not in mutated:
+                role = "parameter" if isinstance(path, Parameter) else "buffer"
+                self.unused.append(_argument(path.replace(".", "_"), role, spec(node.meta["val"], path), str(path)))
+            elif kind == "tensor":
                 value = node.meta["val"]
                 name = self._claim(node, path, spec(value, path, self.place))
                 role = "parameter" if isinstance(path, Parameter) else "buffer"

@@ -24,6 +24,7 @@ class Example:
 
     def __init__(self, name, args, kwargs, leaves):
         self.name, self.args, self.kwargs, self.leaves = name, args, kwargs, leaves
+        self.plain = True  # The function gave a list with one value for each argument.
 
 
 def sources(module, target, script):
@@ -91,7 +92,9 @@ def examples(callee, get_inputs, get_variants, mode, place):
         given.extend(_call(get_variants, mode, place, "get_inputs_variants()"))
     source = get_inputs if get_inputs is not None else get_variants
     named = [("example" if i == 0 else f"variant {i}", value) for i, value in enumerate(given)]
-    return [_bound(name, value, forward, source, place) for name, value in named]
+    found = [_bound(name, value, forward, source, place) for name, value in named]
+    found[0].plain = get_inputs is not None and value is given[0] and isinstance(value, (list, tuple))
+    return found
 
 
 def _bound(name, value, forward, source, place):

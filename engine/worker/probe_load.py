@@ -17,6 +17,7 @@ class Place:
 
     def __init__(self, path, root, line=None):
         self.path, self.root, self.line = path, root, line
+        self.entries, self.script_entries = [], []
 
     def of(self, error):
         """File and line of an exception in the user's code."""
@@ -30,13 +31,8 @@ def load(path, root, role="the file"):
     Its folder and the project's root become importable, as when the user runs the file. A file in a
     package is imported under its dotted name, so that its relative imports work.
     """
-    folder = os.path.dirname(path)
-    package_root = folder
-    parts = [os.path.splitext(os.path.basename(path))[0]]
-    while os.path.exists(os.path.join(package_root, "__init__.py")) and os.path.dirname(package_root) != package_root:
-        parts.insert(0, os.path.basename(package_root))
-        package_root = os.path.dirname(package_root)
-    for entry in (root, package_root, folder):
+    entries, parts = entries_of(path, root), _dotted_parts(path)
+    for entry in reversed(entries):
         if entry in sys.path:
             sys.path.remove(entry)
         sys.path.insert(0, entry)
@@ -76,6 +72,25 @@ def load(path, root, role="the file"):
         # A default device set on import would send every tensor to a GPU that the probe does not use.
         if str(torch.get_default_device()) != "cpu":
             torch.set_default_device(None)
+
+
+def entries_of(path, root):
+    """Folders that must be importable for the file: its own, the one its package lies in, the project's root."""
+    folder = os.path.dirname(path)
+    package_root = folder
+    for _ in _dotted_parts(path)[1:]:
+        package_root = os.path.dirname(package_root)
+    return list(dict.fromkeys([folder, package_root, root] if package_root == folder else [package_root, root]))
+
+
+def _dotted_parts(path):
+    """`["package", "module"]`; one part for a file outside of packages."""
+    parts = [os.path.splitext(os.path.basename(path))[0]]
+    folder = os.path.dirname(path)
+    while os.path.exists(os.path.join(folder, "__init__.py")) and os.path.dirname(folder) != folder:
+        parts.insert(0, os.path.basename(folder))
+        folder = os.path.dirname(folder)
+    return parts
 
 
 def find(module, name, path):
