@@ -40,6 +40,8 @@ NAMES = (
     "cuda errors", "backend flags", "threads", "timed calls audited", "wall clock", "plausible time", "sanitizer",
     "real headers",
 )
+# Wrong values follow from most other faults.
+SYMPTOMS = ("not trivial", "shape variants", "special values", "repeatability", "numeric", "sanitizer", "real headers")
 # What a candidate must meet whatever the precision policy. `numeric` follows the policy.
 GATES = frozenset(NAMES) - {"numeric", "special values"}
 
@@ -94,8 +96,8 @@ class Ledger:
         return bool(gating & set(self.failures)) or self.verdicts.get(self.precision) is False
 
     def reason(self) -> str | None:
-        """One sentence that names the first failed check, in the order of `NAMES`."""
-        for name in NAMES:
+        """One sentence that names the failed check that explains most: causes before wrong numbers."""
+        for name in (*(n for n in NAMES if n not in SYMPTOMS), *SYMPTOMS):
             if name in self.failures:
                 return f"{name}: {self.failures[name]}"
         return None

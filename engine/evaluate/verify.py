@@ -96,9 +96,13 @@ class Verifier:
         contract: What is judged.
         ledger: Where results go.
         limits: How much to run.
+        emulated: The candidate runs on the CPU: every second call then runs its threads in reversed
+            order, which shows races.
     """
 
-    def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits) -> None:
+    def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits, *,
+                 emulated: bool = False) -> None:
+        self._emulated, self._calls = emulated, 0
         self._judge, self._candidate, self._contract = judge, candidate, contract
         self.ledger, self._limits = ledger, limits
         self._seeds = seeds()
@@ -165,6 +169,9 @@ class Verifier:
         Raises:
             Stopped: The process crashed, hung or refused.
         """
+        if kind == "call" and self._emulated:
+            self._calls += 1
+            fields["reversed"] = self._calls % 2 == 0
         try:
             return await self._candidate.call(kind, timeout_s=self._limits.call_s, **fields)
         except WorkerTimeoutError as error:

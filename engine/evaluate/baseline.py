@@ -1,0 +1,135 @@
+"""What a user gets without us: the module as it is, torch.compile, and a CUDA graph of the eager run.
+
+Compiled forms live in a judge of their own, so that compiling neither delays nor disturbs the judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from statistics import median
+
+from contracts.errors import HieraError, WorkerError
+from engine.evaluate.session import Session, own
+from engine.evaluate.verify import seeds
+from engine.processes import Worker
+from engine.records import Baseline, Device
+from engine.toolchain import Toolchain
+
+COMPILE_S = 600.0
+TIME_S = 120.0
+CALLS, BLOCKS = 10, 5
+MODES = {"off": (), "default": ("compile",), "best": ("compile", "compile max-autotune", "compile reduce-overhead")}
+
+
+class Baselines:
+    """Measures the reference's times, and keeps the best compiled form ready for paired timing.
+
+    Args:
+        session: The candidates' session, whose judge times the eager reference.
+        toolchain: The user's interpreter.
+        folder: The contract folder.
+        device: Where.
+        effort: `off`, `default` or `best`: which modes of torch.compile to try.
+    """
+
+    def __init__(self, session: Session, toolchain: Toolchain, folder: Path, device: Device, effort: str) -> None:
+        self._session, self._device = session, device
+        self._modes = MODES[effort] if device.kind == "cuda" and session.contract.reference != "cuda" else ()
+        self._other = Session(toolchain, session.contract, folder, session.device, budget_bytes=1 << 30)
+        self._compiling: asyncio.Task[None] | None = None
+        self._ready: dict[str, float] = {}
+        self._notes: list[str] = []
+        self._best: str | None = None
+        self._measured: Baseline | None = None
+
+    def start(self) -> None:
+        """Begin to compile in the background."""
+        if self._modes and self._compiling is None:
+            self._compiling = asyncio.create_task(self._compile())
+
+    def compiled(self) -> tuple[Worker, str] | None:
+        """The compiled reference to time against, or None while there is none."""
+        if self._best is None or self._other.judge is None:
+            return None
+        return self._other.judge, self._best
+
+    async def measure(self) -> Baseline:
+        """All times; waits for the compiler. The caller holds the GPU."""
+        if self._device.kind != "cuda":
+            return Baseline(notes=("not measured: no GPU is used",))
+        if self._measured is not None:
+            return self._measured
+        judge = own(self._session.judge)
+        await _fill(judge)
+        eager = await _time(judge, "eager")
+        graph: float | None = None
+        if not any(a.mutable for a in self._session.contract.arguments):
+            try:
+                await judge.call("compile", timeout_s=COMPILE_S, which="graph")
+                graph = await _time(judge, "graph")
+            except WorkerError as error:
+                self._notes.append(f"CUDA graph not measured: {_short(error)}")
+                await self._session.reopen()
+        times: dict[str, float] = {}
+        if self._compiling is not None:
+            await asyncio.shield(self._compiling)
+        for which in self._ready:
+            try:
+                times[which] = await _time(own(self._other.judge), which)
+            except WorkerError as error:
+                self._notes.append(f"{which} not measured: {_short(error)}")
+        self._best = min(times, key=times.__getitem__, default=None)
+        best = self._best
+        self._measured = Baseline(
+            eager_us=eager, compile_us=times[best] if best else None, compile_mode=best,
+            compile_s=self._ready[best] if best else None, graph_us=graph, notes=tuple(self._notes))
+        return self._measured
+
+    async def close(self) -> None:
+        """Stop compiling and end the process."""
+        if self._compiling is not None:
+            self._compiling.cancel()
+            with contextlib.suppress(asyncio.CancelledError, HieraError):
+                await self._compiling
+            self._compiling = None
+        await self._other.close()
+
+    async def _compile(self) -> None:
+        try:
+            await self._other.open_judge()
+            judge = own(self._other.judge)
+            await _fill(judge)
+        except HieraError as error:
+            self._notes.append(f"torch.compile not measured: {_short(error)}")
+            return
+        for which in self._modes:
+            try:
+                reply = await judge.call("compile", timeout_s=COMPILE_S, which=which)
+            except HieraError as error:
+                self._notes.append(f"{which} not measured: {_short(error)}")
+                if self._other.judge is None or self._other.judge.pid is None:
+                    return
+            else:
+                self._ready[which] = reply["seconds"]
+                self._best = self._best or which
+
+
+async def _fill(judge: Worker) -> None:
+    drawn = seeds()
+    await judge.call("fill_sets", timeout_s=TIME_S, family="example", seed=next(drawn) >> 8, fixed_seed=next(drawn) >> 8,
+                     fixed=True, poison=True)
+
+
+async def _time(judge: Worker, which: str) -> float:
+    """Median of a few blocks, microseconds a call."""
+    found = []
+    for number in range(BLOCKS + 1):
+        reply = await judge.call("time", timeout_s=TIME_S, which=which, order=[0] * CALLS, seed=number)
+        found.append(median(reply["times_us"]))
+    return median(found[1:])
+
+
+def _short(error: HieraError) -> str:
+    return error.problem.splitlines()[0][:300]

@@ -1,0 +1,369 @@
+"""Evaluation in processes of this machine: screen → build → verify → time → profile, cheapest first.
+
+Builds run side by side. Verification and timing hold the GPU alone, across processes. A candidate
+that crashes, hangs or aborts costs itself only: its process group is killed, the device is tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from contracts.contract import Contract
+from contracts.errors import InputError, WorkerError
+from engine.evaluate import confirm as confirming
+from engine.evaluate import gpu_lock, measure
+from engine.evaluate.baseline import Baselines
+from engine.evaluate.build import Builder
+from engine.evaluate.checks import Ledger, isolation
+from engine.evaluate.estimate import estimate
+from engine.evaluate.profile import profile
+from engine.evaluate.screen import screen
+from engine.evaluate.session import Session, own
+from engine.evaluate.verify import Limits, Stopped, Verifier
+from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure, WorkloadProfile
+from engine.toolchain import Toolchain
+
+PROTOCOL = 1
+NOT_EMULATED = "cannot be run without a GPU"
+GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
+ARGUMENT_BUDGET_BYTES = 12 << 30
+HOST_BUDGET_BYTES = 1 << 30
+RETIME_LIMITS = Limits(search_s=2.0, perturbations=2)
+EMULATED_LIMITS = Limits(search_s=12.0, call_s=60.0, perturbations=4, repeats=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much evaluation a candidate gets.
+
+    Attributes:
+        limits: Verification.
+        search: Timing of every candidate that is right.
+        winner: Timing of the best, again.
+        confirm: Verification of a winner.
+        compile_baseline: `best`, `default` or `off`.
+        profile_above: Profile a candidate whose speed-up is at least this; None for never.
+        quarantine: Reject everything on a contract that cannot tell a kernel from a constant.
+        sanitizer: Run compute-sanitizer when a winner is confirmed.
+    """
+
+    limits: Limits = Limits()
+    search: measure.Effort = measure.SEARCH
+    winner: measure.Effort = measure.WINNER
+    confirm: Limits = Limits(search_s=60.0, repeats=10, trials=20)
+    compile_baseline: str = "default"
+    profile_above: float | None = None
+    quarantine: bool = True
+    sanitizer: bool = True
+
+
+class LocalEvaluator:
+    """Judges candidates of one contract. See `engine.evaluate.Evaluator`.
+
+    Args:
+        toolchain: The programs and the user's interpreter.
+        device: Where to run; kind `none` executes kernels on the CPU.
+        contract: What is judged.
+        folder: The contract folder.
+        builder: Builds candidates.
+        reduced: The contract at small sizes, for runs without a GPU.
+        reduced_folder: Its folder, where that is another one.
+        settings: How much to run.
+        workload: For the static estimate without a GPU.
+    """
+
+    def __init__(
+        self, toolchain: Toolchain, device: Device, contract: Contract, folder: Path, builder: Builder, *,
+        reduced: Contract | None = None, reduced_folder: Path | None = None, settings: Settings | None = None,
+        workload: WorkloadProfile | None = None,
+    ) -> None:
+        self._toolchain, self._device, self._folder, self._builder = toolchain, device, Path(folder), builder
+        self._contract, self._workload = contract, workload
+        self._emulated = device.kind != "cuda"
+        self._settings = settings or Settings()
+        if self._emulated:
+            self._settings = replace(self._settings, limits=EMULATED_LIMITS if settings is None else settings.limits)
+        self._reduced = reduced if self._emulated else None
+        judged_folder = Path(reduced_folder or folder) if self._reduced is not None else self._folder
+        self._judged_folder = judged_folder
+        self.session = Session(
+            toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
+            budget_bytes=HOST_BUDGET_BYTES if self._emulated else ARGUMENT_BUDGET_BYTES)
+        self._baselines = Baselines(self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
+        self._exclusive = asyncio.Lock()
+        self._prepared = False
+        self.healthy = True
+
+    async def prepare(self) -> None:
+        """Start the judge and build what all candidates share.
+
+        Raises:
+            InputError: The user's reference cannot be used as it is.
+            ToolError: A program is missing.
+            WorkerError: The judge does not start.
+        """
+        if self._prepared:
+            return
+        reference = await self._reference_build()
+        if reference is not None:
+            self.session.use_reference(reference)
+        binding = asyncio.create_task(self._builder.prepare(self._judged_folder, emulated=self._emulated))
+        try:
+            await self.session.open()
+        except BaseException:
+            binding.cancel()
+            raise
+        finally:
+            with contextlib.suppress(asyncio.CancelledError):
+                await binding
+        self._prepared = True
+        self._baselines.start()
+
+    async def baseline(self) -> Baseline:
+        """Times of the reference, eager and compiled; None where not measured."""
+        await self.prepare()
+        async with self._gpu():
+            return await self._baselines.measure()
+
+    async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
+        """Judge one candidate. A candidate that fails is an `Evaluation`, never an exception.
+
+        Raises:
+            HieraError: This machine cannot judge: no compiler, no judge, an unhealthy GPU.
+        """
+        begin = time.perf_counter()
+        await self.prepare()
+        evaluation = await self._evaluate(contract, candidate)
+        return replace(evaluation, seconds=time.perf_counter() - begin)
+
+    async def retime(self, contract: Contract, candidates: Sequence[tuple[Candidate, Evaluation]]) -> list[Evaluation]:
+        """Time the best again, longer and afresh; the same evaluations with new timing, in order."""
+        again = []
+        for candidate, evaluation in candidates:
+            build = evaluation.build
+            if self._emulated or build is None or build.extension is None or evaluation.timing is None:
+                again.append(evaluation)
+                continue
+            fresh = await self._judged(contract, candidate, build, self._settings.winner, limits=RETIME_LIMITS)
+            again.append(replace(
+                fresh, counters=evaluation.counters, stage=evaluation.stage if fresh.failure is None else fresh.stage,
+                estimate_us=evaluation.estimate_us, confirmed=evaluation.confirmed))
+        return again
+
+    async def confirm(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        """Rebuild with PyTorch's own headers, verify in a fresh process with fresh seeds, run the sanitizer."""
+        if self._emulated:
+            return evaluation  # Nothing was built for a GPU: there is nothing to confirm.
+        rebuilt = await confirming.rebuild(self._toolchain, contract, self._folder, candidate.source, self._device)
+        if isinstance(rebuilt, Failure):
+            return replace(evaluation, confirmed=False, failure=rebuilt)
+        try:
+            judged = await self._judged(contract, candidate, rebuilt.build, self._settings.winner,
+                                        limits=self._settings.confirm)
+            if judged.failure is not None:
+                reason = f"real headers: {judged.failure.reason}"
+                return replace(judged, confirmed=False, build=evaluation.build, counters=evaluation.counters,
+                               failure=replace(judged.failure, stage="confirm", reason=reason))
+            checks = [Check(name="real headers", status="pass", detail=f"built in {rebuilt.build.seconds:.0f} s")]
+            if self._settings.sanitizer:
+                async with self._gpu():
+                    checks.append(await confirming.memcheck(self._toolchain, contract, rebuilt.build, self._device))
+        finally:
+            shutil.rmtree(rebuilt.folder, ignore_errors=True)
+        assert judged.verification is not None
+        verification = replace(judged.verification, checks=judged.verification.checks + tuple(checks))
+        found = next((c for c in checks if c.status == "fail"), None)
+        failure = Failure(stage="confirm", reason=f"{found.name}: {found.detail}") if found is not None else None
+        return replace(
+            judged, stage="confirmed" if failure is None else judged.stage, build=evaluation.build,
+            verification=verification, counters=evaluation.counters, estimate_us=evaluation.estimate_us,
+            confirmed=failure is None, failure=failure)
+
+    def identity(self) -> dict[str, object]:
+        """All about toolchain, interpreter and settings that could change an evaluation."""
+        return {"protocol": PROTOCOL, "toolchain": self._toolchain.key, "python": self._toolchain.python,
+                "settings": repr(self._settings), "emulated": self._emulated,
+                "reduced": self._reduced.id if self._reduced is not None else None}
+
+    async def close(self) -> None:
+        """End every process it started."""
+        await self._baselines.close()
+        await self.session.close()
+        self._prepared = False
+
+    async def _evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
+        source = self._source(candidate)
+        failure = screen(source, entries=[contract.entry])
+        if failure is not None:
+            return Evaluation(candidate_id=candidate.id, stage="proposed", failure=failure)
+        built = await self._build(candidate, source)
+        if isinstance(built, Failure):
+            return Evaluation(candidate_id=candidate.id, stage="screened", failure=built)
+        guess = self._estimate(built)
+        if built.extension is None:
+            return Evaluation(
+                candidate_id=candidate.id, stage="built", build=built, estimate_us=guess,
+                failure=Failure(stage="verify", reason="it was compiled, but cannot be executed here: "
+                                + ("; ".join(built.warnings) or "no GPU")))
+        judged = await self._judged(contract, candidate, built, None if self._emulated else self._settings.search)
+        above = self._settings.profile_above
+        if judged.timing is not None and above is not None and judged.timing.speedup >= above:
+            counters = await self.profile(contract, candidate, built)
+            judged = replace(judged, counters=counters, stage="profiled")
+        return replace(judged, estimate_us=guess)
+
+    def _estimate(self, build: Build) -> float | None:
+        if self._workload is None or not self._emulated or not build.kernels:
+            return None
+        return estimate(build.kernels, self._workload, self._device).estimate_us
+
+    async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
+        """Counters of a built candidate, with the GPU to itself."""
+        async with self._gpu():
+            return await profile(self._toolchain, contract=contract, build=build, source=candidate.source,
+                                 device=self._device)
+
+    async def _judged(self, contract: Contract, candidate: Candidate, build: Build, effort: measure.Effort | None,
+                      *, limits: Limits | None = None) -> Evaluation:
+        """Verify and time a build. One candidate at a time on a device."""
+        async with self._gpu():
+            ledger = Ledger(contract.precision)
+            locked: dict[str, str] = {}
+            seen = None
+            trouble: Failure | None = None
+            stage = "verify"
+            worker = None
+            try:
+                worker, locked = await self.session.candidate(build)
+                verifier = Verifier(own(self.session.judge), worker, self.session.contract, ledger,
+                                    limits or self._settings.limits, emulated=self._emulated)
+                self._null_test(ledger)
+                await verifier.run()
+                if not ledger.rejected and effort is not None:
+                    stage = "time"
+                    timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
+                                          self._baselines.compiled())
+                    seen = await timer.run(effort)
+                    if not ledger.rejected:
+                        await verifier.again(2)
+            except Stopped:
+                await self._recover()
+            except InputError as error:
+                if worker is None:
+                    ledger.fail("runs", error.problem)
+                else:
+                    trouble = Failure(stage=stage, reason=error.problem)
+                    await self.session.reopen()
+            except WorkerError as error:
+                if worker is None:
+                    # It died while it loaded: code of the candidate ran there.
+                    ledger.fail("runs", f"while it was loaded: {error.problem}")
+                    await self._recover()
+                else:
+                    trouble = Failure(stage=stage, reason=f"the judge failed: {error.problem}")
+                    await self.session.reopen()
+            finally:
+                if worker is not None:
+                    await self.session.end(worker)
+            log = worker.log_tail if worker is not None else ""
+        verification = ledger.verification(self._where(), isolation(locked), expected=GATED_BEFORE_TIMING)
+        reason = ledger.reason() if ledger.rejected else None
+        if reason is not None:
+            in_time = stage == "time"
+            return Evaluation(candidate_id=candidate.id, stage="verified" if in_time else "built", build=build,
+                              verification=verification, failure=Failure(stage=stage, reason=reason, log_tail=log))
+        if trouble is not None:
+            return Evaluation(candidate_id=candidate.id, stage="built", build=build, failure=trouble)
+        if not verification.accepts(contract.precision):
+            return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
+                              failure=Failure(stage="verify", reason="a mandatory check did not run"))
+        return Evaluation(candidate_id=candidate.id, stage="verified" if seen is None else "timed", build=build,
+                          verification=verification, timing=seen)
+
+    def _null_test(self, ledger: Ledger) -> None:
+        passed = self.session.trivial
+        if passed and self._settings.quarantine:
+            ledger.fail("null test", f"on this contract {', '.join(passed)} would be accepted: its output says nothing")
+        elif passed:
+            ledger.skip("null test", f"{', '.join(passed)} would be accepted on this contract")
+        else:
+            ledger.ok("null test")
+
+    async def _recover(self) -> None:
+        """After an abnormal end: is the device still sound?"""
+        if not await self.session.sound():
+            self.healthy = False
+            raise WorkerError(
+                "the GPU does not compute any more after a candidate ended abnormally",
+                hint="look at dmesg for an Xid; a reset of the device needs its administrator")
+
+    @contextlib.asynccontextmanager
+    async def _gpu(self) -> AsyncIterator[None]:
+        async with self._exclusive:
+            if self._emulated:
+                yield
+                return
+            async with gpu_lock.exclusive(self._device.index):
+                yield
+
+    def _where(self) -> str:
+        if not self._emulated:
+            return "gpu"
+        return "cpu emulation at reduced size" if self._reduced is not None else "cpu emulation at full size"
+
+    def _source(self, candidate: Candidate) -> str:
+        if self._reduced is not None and candidate.reduced_source is not None:
+            return candidate.reduced_source
+        return candidate.source
+
+    async def _build(self, candidate: Candidate, source: str) -> Build | Failure:
+        if not self._emulated:
+            return await self._builder.build(self._folder, source, space=candidate.space, sm=self._device.sm)
+        return await emulated_build(self._builder, self._toolchain, self._judged_folder, candidate, source, self._device)
+
+    async def _reference_build(self) -> Build | None:
+        if self._contract.reference != "cuda":
+            return None
+        path = self._judged_folder / "reference.cu"
+        if not path.exists():
+            path = self._judged_folder / "cuda_source.cu"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"the reference cannot be read: {error}", hint="restore the file", file=path) from None
+        reference = Candidate(id="reference", source=text, space="cuda_libs_torch", author="user")
+        built = await self._build(reference, text)
+        if isinstance(built, Failure) or built.extension is None:
+            reason = built.reason if isinstance(built, Failure) else "it cannot be executed here"
+            raise InputError(f"the user's own kernel does not build: {reason}", hint="make it compile first", file=path)
+        return built
+
+
+async def emulated_build(
+    builder: Builder, toolchain: Toolchain, folder: Path, candidate: Candidate, source: str, device: Device
+) -> Build | Failure:
+    """A build that runs on the CPU, and nvcc's opinion of the full source where nvcc is installed.
+
+    Facts about registers come from nvcc; the extension from the host compiler.
+    """
+    from engine.evaluate.emulate import build_emulated
+
+    if toolchain.nvcc is None or toolchain.nvcc_problem:
+        return await build_emulated(builder, folder, source, sm=device.sm)
+    compiled, built = await asyncio.gather(
+        builder.compile_only(candidate.source, device.sm, space=candidate.space),
+        build_emulated(builder, folder, source, sm=device.sm))
+    if isinstance(compiled, Failure):
+        return compiled
+    if isinstance(built, Failure):
+        # The emulator's limits say nothing against the candidate: what nvcc made of it stays.
+        unable = built.reason.startswith(NOT_EMULATED)
+        return replace(compiled, warnings=(*compiled.warnings, built.reason)) if unable else built
+    return replace(built, kernels=compiled.kernels, compiled_for=compiled.compiled_for,
+                   seconds=max(built.seconds, compiled.seconds))

@@ -1,0 +1,192 @@
+"""Drives paired timing: reference in the judge, candidate in its own process, never both at once."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from contracts.contract import Contract
+from contracts.errors import WorkerError
+from engine.evaluate import timing
+from engine.evaluate.checks import Ledger
+from engine.evaluate.verify import Verifier, seeds
+from engine.processes import Worker
+from engine.records import Device, Timing
+
+JUDGE_S = 300.0
+FEW_CALLS, MANY_CALLS = 8, 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much timing a candidate gets.
+
+    Attributes:
+        budget_s: Wall time for the blocks.
+        blocks: Pairs of blocks at most.
+        audits: Blocks of which one call is checked afterwards.
+    """
+
+    budget_s: float = 3.0
+    blocks: int = 20
+    audits: int = 3
+
+
+SEARCH = Effort()
+WINNER = Effort(budget_s=12.0, blocks=40, audits=6)
+
+
+class Timer:
+    """Times one candidate against the reference.
+
+    Args:
+        judge: Open judge, which is also the reference.
+        verifier: The candidate's verifier: its process and the audits.
+        contract: What is timed: the example variant.
+        device: For floors.
+        compiled: A second judge that holds a compiled reference, and its name; None where there is none.
+    """
+
+    def __init__(self, judge: Worker, verifier: Verifier, contract: Contract, device: Device,
+                 compiled: tuple[Worker, str] | None = None) -> None:
+        self._judge, self._verifier, self._contract = judge, verifier, contract
+        self._device, self._compiled = device, compiled
+        self._ledger: Ledger = verifier.ledger
+        self._seeds = seeds()
+
+    async def run(self, effort: Effort) -> Timing | None:
+        """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
+
+        Raises:
+            Stopped: The candidate's process ended.
+            WorkerError: The judge failed.
+        """
+        filled = await self._fill(next(self._seeds), fixed=True)
+        sets = filled["sets"]
+        await self._verifier.ask("sets", sets=sets)
+        order = list(range(len(sets)))
+        reference_us, candidate_us = await self._warm(order)
+        overhead_us = 4000.0 + await self._refill_us()
+        blocks, calls = timing.block_plan(
+            reference_us, candidate_us, sets=len(sets), budget_s=effort.budget_s, most_blocks=effort.blocks,
+            overhead_us=overhead_us)
+        audited = set(random.SystemRandom().sample(range(blocks), min(effort.audits, blocks)))
+        reference, candidate, compiled = [], [], []
+        for number in range(blocks):
+            chosen = random.SystemRandom().sample(order, calls)
+            await self._fill(next(self._seeds), fixed=False)
+            seed = next(self._seeds) >> 8
+            if number % 2 == 0:
+                reference.append(await self._reference("eager", chosen, seed))
+                candidate.append(await self._candidate(chosen, seed))
+            else:
+                candidate.append(await self._candidate(chosen, seed))
+                reference.append(await self._reference("eager", chosen, seed))
+            if self._compiled is not None:
+                worker, which = self._compiled
+                compiled.append(await _time(worker, which, chosen, seed))
+            if number in audited:
+                await self._audit(chosen, seed)
+                if self._ledger.rejected:
+                    return None
+        notes: list[str] = []
+        event_us = median(candidate)
+        wall_us = await self._wall(event_us)
+        floor = timing.hard_floor_us(*self._bytes(), self._device)
+        unlikely = timing.implausible(event_us, floor)
+        self._ledger.require("plausible time", unlikely is None, unlikely or "")
+        if self._ledger.rejected:
+            return None
+        if wall_us is not None and abs(wall_us - event_us) > 0.2 * event_us:
+            notes.append(f"{wall_us:.1f} us a call in a row without cold caches, {event_us:.1f} us each by events")
+        return timing.summarise(reference, candidate, compiled_us=compiled, wall_us=wall_us, notes=notes)
+
+    async def _fill(self, seed: int, *, fixed: bool) -> dict[str, Any]:
+        return await self._judge.call("fill_sets", timeout_s=JUDGE_S, family="example", seed=seed >> 8,
+                                      fixed_seed=next(self._seeds), fixed=fixed, poison=fixed)
+
+    async def _refill_us(self) -> float:
+        begin = time.perf_counter()
+        await self._fill(next(self._seeds), fixed=False)
+        return (time.perf_counter() - begin) * 1e6
+
+    async def _warm(self, order: list[int]) -> tuple[float, float]:
+        """Warm both sides a random number of times. First estimates, in microseconds."""
+        seed = next(self._seeds) >> 8
+        reference = await self._reference("eager", order, seed)
+        for _ in range(random.SystemRandom().randint(1, 3)):
+            reply = await self._verifier.ask("block", order=order, seed=seed, keep=True)
+        reference = await self._reference("eager", order[:3], seed)
+        return reference, median(reply["times_us"])
+
+    async def _reference(self, which: str, order: list[int], seed: int) -> float:
+        return await _time(self._judge, which, order, seed)
+
+    async def _candidate(self, order: list[int], seed: int) -> float:
+        reply = await self._verifier.ask("block", order=order, seed=seed, keep=True)
+        self._ledger.require("cuda errors", not reply["error"], f"pending after timed calls: {reply['error']}")
+        return median(reply["times_us"])
+
+    async def _audit(self, order: list[int], seed: int) -> None:
+        """Check one timed call that nobody could know beforehand."""
+        if self._contract.mode == "eval" and any(a.mutable for a in self._contract.arguments):
+            self._ledger.skip("timed calls audited", "every call changes the state the next one starts from")
+            return
+        index = 0 if self._contract.random else random.SystemRandom().randrange(len(order))
+        expected = await self._judge.call("audit", timeout_s=JUDGE_S, set=order[index], seed=seed)
+        await self._verifier.ask("recopy", index=index, outputs=expected["outputs"])
+        found = await self._judge.call("check", timeout_s=JUDGE_S, zero_mean=False)
+        wrong = [r for r in found["results"] if r[self._ledger.precision] is False]
+        self._ledger.require("timed calls audited", not wrong, wrong[0]["why"] if wrong else "")
+        self._ledger.require("inputs untouched", found["untouched"], "an argument changed during timed calls")
+        self._ledger.require("guard bands", found["guards"], "memory beside an argument was written in timed calls")
+        if wrong:
+            self._ledger.verdict(self._ledger.precision, holds=False)
+
+    async def _wall(self, event_us: float) -> float | None:
+        """The parent's slope of time over calls, and the gate on it."""
+        many = int(max(FEW_CALLS * 2, min(MANY_CALLS, 5e5 / max(event_us, 1.0))))
+        few = min(FEW_CALLS, many // 4)
+        slopes, issue_us = [], 0.0
+        await self._verifier.ask("plain", count=few)
+        for _ in range(3):
+            short, _ = await self._elapsed(few)
+            long, issue_us = await self._elapsed(many)
+            slopes.append((long - short) / (many - few) * 1e6)
+            if timing.hidden_work(slopes[-1], event_us, issue_us) is None:
+                break
+        slope = max(min(slopes), 0.0)
+        hidden = timing.hidden_work(slope, event_us, issue_us)
+        self._ledger.require("wall clock", hidden is None, hidden or "")
+        return slope or None
+
+    async def _elapsed(self, count: int) -> tuple[float, float]:
+        begin = time.perf_counter()
+        reply = await self._verifier.ask("plain", count=count)
+        return time.perf_counter() - begin, reply["issue_us"]
+
+    def _bytes(self) -> tuple[int, int]:
+        example = self._contract.example
+        used = [s.size_bytes for s in example.tensors.values()]
+        # Only what must be touched counts: a gather reads little of its table, so inputs larger than
+        # the outputs by far prove nothing unless the operator graph reads them whole.
+        whole = self._contract.graph is not None and not any(
+            node.base in PARTIAL_READS for node in self._contract.graph.nodes)
+        return (sum(used) if whole else 0), sum(s.size_bytes for s in example.outputs)
+
+
+PARTIAL_READS = frozenset({
+    "embedding", "index", "index_select", "gather", "slice", "select", "narrow", "split", "split_with_sizes", "chunk",
+    "diagonal", "tril", "triu", "take", "topk", "unfold", "as_strided", "embedding_bag", "index_put",
+})
+
+
+async def _time(worker: Worker, which: str, order: list[int], seed: int) -> float:
+    reply = await worker.call("time", timeout_s=JUDGE_S, which=which, order=order, seed=seed)
+    times = reply["times_us"]
+    if not times:
+        raise WorkerError("the reference was not timed", hint="this is a fault of ours")
+    return median(times)

@@ -1,0 +1,201 @@
+"""The processes that judge one contract: a judge, and a fresh candidate process for every candidate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from contracts import codec
+from contracts.contract import Contract
+from contracts.errors import HieraError, WorkerError
+from engine.evaluate.verify import seeds
+from engine.processes import Worker
+from engine.records import Build
+from engine.toolchain import Toolchain
+
+START_S = 180.0
+LOAD_S = 60.0
+GUARD_SETS = 12
+# A freed block must come back with its poison, not as fresh zero pages, where no GPU allocator does that.
+HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296",
+                    "OMP_NUM_THREADS": "1"}
+
+
+class Session:
+    """Judge and candidates of one contract at one place.
+
+    Args:
+        toolchain: Names the user's interpreter.
+        contract: What is judged.
+        folder: The contract folder with the reference.
+        device: `cpu` or `cuda:N`.
+        budget_bytes: For argument sets; what a single set needs is taken in any case.
+        reference: Build of the user's kernel where the contract's reference is CUDA text.
+    """
+
+    def __init__(
+        self, toolchain: Toolchain, contract: Contract, folder: Path, device: str, *, budget_bytes: int,
+        reference: Build | None = None,
+    ) -> None:
+        self.contract, self.device = contract, device
+        self._toolchain, self._folder, self._budget_bytes, self._reference = toolchain, folder, budget_bytes, reference
+        self._shared: Path | None = None
+        self.judge: Worker | None = None
+        self.opened: dict[str, Any] = {}
+        self.trivial: tuple[str, ...] = ()
+        self._spare: asyncio.Task[Worker] | None = None
+        self._candidates: set[Worker] = set()
+
+    async def open(self) -> None:
+        """Start the judge and look whether the task can tell a kernel from a constant.
+
+        Raises:
+            InputError: The user's reference cannot be used as it is.
+            WorkerError: The judge does not start.
+        """
+        await self.open_judge()
+        assert self.judge is not None
+        drawn = seeds()
+        found = await self.judge.call(
+            "null_test", timeout_s=START_S, families=["randn", "example"], seeds=[next(drawn) >> 8 for _ in range(4)])
+        self.trivial = tuple(found["passed"])
+        self.warm()
+
+    async def reopen(self) -> None:
+        """Start the judge again after it failed; candidates' processes go with it."""
+        await self._drop()
+        await self.open_judge()
+        self.warm()
+
+    def warm(self) -> None:
+        """Start the next candidate's process ahead of its build."""
+        if self._spare is None:
+            self._spare = asyncio.create_task(self._start_candidate({}))
+
+    async def candidate(self, build: Build, environment: Mapping[str, str] | None = None) -> tuple[Worker, dict[str, Any]]:
+        """A locked-down process that has loaded `build`, and what its lockdown reports.
+
+        Raises:
+            HieraError: It could not start or load; the process is gone.
+        """
+        worker = await self._take(environment or {})
+        assert build.extension is not None
+        try:
+            reply = await worker.call(
+                "load", timeout_s=LOAD_S, extension=build.extension, module=build.module, entry=self.contract.entry,
+                writable=[], readable=self._readable(build))
+        except BaseException:
+            await self.end(worker)
+            raise
+        return worker, reply["lockdown"]
+
+    async def end(self, worker: Worker) -> None:
+        """End a candidate's process; the next one starts meanwhile."""
+        self._candidates.discard(worker)
+        await worker.close()
+
+    async def sound(self) -> bool:
+        """Does the device still compute? The judge's own context is tried, then a fresh one."""
+        for attempt in range(2):
+            try:
+                assert self.judge is not None
+                reply = await self.judge.call("canary", timeout_s=30)
+                if reply["sound"]:
+                    return True
+            except HieraError:
+                pass
+            if attempt == 0:
+                with contextlib.suppress(HieraError):
+                    await self.reopen()
+        return False
+
+    async def close(self) -> None:
+        """End every process and give the shared memory back."""
+        await self._drop()
+
+    def use_reference(self, build: Build) -> None:
+        """Let the judge run this build of the user's own kernel as the reference."""
+        self._reference = build
+
+    async def open_judge(self) -> None:
+        """Start the judge alone.
+
+        Raises what `open` raises.
+        """
+        root = Path("/dev/shm")
+        base = root if self.device == "cpu" and root.is_dir() else Path(tempfile.gettempdir())
+        self._shared = Path(tempfile.mkdtemp(prefix="hiera-", dir=base))
+        self.judge = Worker("judge", python=self._toolchain.python, cwd=self._shared)
+        extension = None
+        if self._reference is not None:
+            extension = {"path": self._reference.extension, "module": self._reference.module,
+                         "entry": self.contract.entry}
+        try:
+            self.opened = await self.judge.call(
+                "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
+                device=self.device, shared=str(self._shared), sets=GUARD_SETS, budget_bytes=self._budget_bytes,
+                extension=extension)
+        except BaseException:
+            await self._drop()
+            raise
+
+    async def _take(self, environment: Mapping[str, str]) -> Worker:
+        spare, self._spare = self._spare, None
+        if spare is not None and not environment:
+            try:
+                return await spare
+            finally:
+                self.warm()
+        if spare is not None:
+            self._spare = spare
+        return await self._start_candidate(environment)
+
+    async def _start_candidate(self, environment: Mapping[str, str]) -> Worker:
+        host = HOST_ENVIRONMENT if self.device == "cpu" else {}
+        worker = Worker("candidate", python=self._toolchain.python, cwd=self._shared, env={"PYTHONWARNINGS": "ignore", **host, **environment})
+        self._candidates.add(worker)
+        try:
+            await worker.call("start", timeout_s=START_S, device=self.device, arguments=self.opened["arguments"],
+                              outputs=self.opened["outputs"])
+        except BaseException:
+            await self.end(worker)
+            raise
+        return worker
+
+    def _readable(self, build: Build) -> list[str]:
+        toolchain = self._toolchain
+        paths = [toolchain.cuda_home, *toolchain.site_packages]
+        if build.extension is not None:
+            paths.append(str(Path(build.extension).resolve().parent.parent))
+        return [path for path in paths if path]
+
+    async def _drop(self) -> None:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.cancel()
+            with contextlib.suppress(asyncio.CancelledError, HieraError):
+                await spare
+        for worker in list(self._candidates):
+            await self.end(worker)
+        if self.judge is not None:
+            await self.judge.close()
+            self.judge = None
+        if self._shared is not None:
+            shutil.rmtree(self._shared, ignore_errors=True)
+            self._shared = None
+
+
+def own(judge: Worker | None) -> Worker:
+    """The judge, which must run.
+
+    Raises:
+        WorkerError: It does not.
+    """
+    if judge is None:
+        raise WorkerError("the judge does not run", hint="call prepare() first")
+    return judge
