@@ -1,11 +1,30 @@
-"""The services of this machine: who plans, and extraction, device, workload and evaluation in local processes."""
+"""The services of this machine: extraction, device, workload and evaluation in local processes."""
 
 from __future__ import annotations
 
-from contracts.errors import ConfigError
+import asyncio
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from contracts.contract import Contract
+from contracts.errors import ConfigError, InputError
 from engine.agents import Agent
 from engine.agents.expert import ExpertAgent
+from engine.devices import find_device
+from engine.evaluate.build import Builder
+from engine.evaluate.estimate import estimate
+from engine.evaluate.local import LocalEvaluator
+from engine.example_inputs import parse_script
+from engine.extract import extract, read_folder
+from engine.extract_cu import extract_cu
+from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
+from engine.services import JobEvaluator, Task
+from engine.store import cache_root
+from engine.toolchain import Toolchain, find_python, find_toolchain
 from engine.trajectory import Job
+from engine.workload import profile_workload
 
 
 def make_agent(job: Job) -> Agent:
@@ -17,3 +36,121 @@ def make_agent(job: Job) -> Agent:
     if job.agent == "expert":
         return ExpertAgent()
     raise ConfigError(f"there is no agent {job.agent!r}", hint="use expert")
+
+
+class LocalServices:
+    """Everything in processes of this machine, under the user's interpreter. See `engine.services.Services`."""
+
+    async def device(self, job: Job) -> Device:
+        """The GPU of the job, or the target without one."""
+        return await find_device(job.device)
+
+    async def task(self, job: Job, folder: Path, device: Device) -> Task:
+        """Extract the contract of a module, a .cu file or a contract folder into `folder`.
+
+        Raises:
+            InputError: The user's file cannot be used as it is.
+            ToolError: There is no interpreter with torch.
+        """
+        file = Path(job.file)
+        python = await _python(job)
+        if file.is_dir():
+            return await _of_folder(job, file, folder, python)
+        if file.suffix in (".cu", ".cuh"):
+            found = await extract_cu(file, job.name, out=folder, python=python, precision=job.precision)
+            return Task(contract=found.contract, folder=found.folder, source=found.source)
+        script = parse_script(job.inputs, Path.cwd()) if job.inputs else None
+        extracted = await extract(file, job.name, out=folder, python=python, precision=job.precision, inputs=script,
+                                  reduce=device.kind == "none")
+        notes = ()
+        if device.kind == "none" and extracted.reduced_reason:
+            notes = (f"without a GPU: {extracted.reduced_reason}",)
+        return Task(contract=extracted.contract, folder=extracted.folder, reduced=extracted.reduced,
+                    reduced_folder=extracted.reduced_folder, notes=notes)
+
+    def workload(self, contract: Contract, device: Device) -> WorkloadProfile:
+        """Floors, roofs and shares."""
+        return profile_workload(contract, device)
+
+    async def evaluator(
+        self, job: Job, task: Task, device: Device, workload: WorkloadProfile, on_note: Callable[[str], None]
+    ) -> JobEvaluator:
+        """Prepare the judge and everything that all candidates share."""
+        toolchain = await find_toolchain(await _python(job))
+        if device.kind == "cuda":
+            toolchain.require_nvcc()
+        elif toolchain.nvcc is None or toolchain.nvcc_problem:
+            on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
+        evaluator = LocalJobEvaluator(toolchain, task, device, workload)
+        try:
+            await evaluator.inner.prepare()
+        except BaseException:
+            await evaluator.close()
+            raise
+        return evaluator
+
+
+class LocalJobEvaluator:
+    """The local evaluator of one task, with estimates where nothing can be measured."""
+
+    def __init__(self, toolchain: Toolchain, task: Task, device: Device, workload: WorkloadProfile) -> None:
+        self.inner = LocalEvaluator(
+            toolchain, device, task.contract, task.folder, Builder(toolchain, cache_root() / "builds"),
+            reduced=task.reduced, reduced_folder=task.reduced_folder)
+        self._device, self._workload = device, workload
+
+    async def baseline(self) -> Baseline:
+        """Times of the reference; absent ones None."""
+        return await self.inner.baseline()
+
+    async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
+        """Judge one candidate."""
+        found = await self.inner.evaluate(contract, candidate)
+        if self._device.kind == "cuda" or found.build is None or not found.build.kernels:
+            return found
+        guess = estimate(found.build.kernels, self._workload, self._device)
+        return replace(found, estimate_us=guess.estimate_us, build=replace(found.build, kernels=guess.kernels))
+
+    async def profiled(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        """Add counters where a GPU and a build are there."""
+        if self._device.kind != "cuda" or evaluation.build is None or evaluation.build.extension is None:
+            return evaluation
+        counters = await self.inner.profile(contract, candidate, evaluation.build)
+        measured = counters.status == "measured"
+        return replace(evaluation, counters=counters, stage="profiled" if measured else evaluation.stage)
+
+    async def retime(self, contract: Contract, candidates: Sequence[tuple[Candidate, Evaluation]]) -> list[Evaluation]:
+        """Time the best again, against each other."""
+        return await self.inner.retime(contract, candidates)
+
+    async def confirm(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        """Rebuild with PyTorch's own headers and verify in a fresh process."""
+        return await self.inner.confirm(contract, candidate, evaluation)
+
+    def identity(self) -> dict[str, object]:
+        """All that could change an evaluation."""
+        return self.inner.identity()
+
+    async def close(self) -> None:
+        """End every process it started."""
+        await self.inner.close()
+
+
+async def _of_folder(job: Job, given: Path, folder: Path, python: str) -> Task:
+    """A copy of a contract folder: the run keeps what it was made from, and the user's folder stays as it is."""
+    try:
+        shutil.copytree(given, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", ".git"))
+    except (OSError, shutil.Error) as error:
+        raise InputError(f"the contract folder cannot be copied: {error}", hint="check its permissions",
+                         file=given) from None
+    found = await read_folder(folder, python=python)
+    source = folder / "cuda_source.cu"
+    return Task(contract=replace(found.contract, precision=job.precision), folder=folder, reduced=found.reduced,
+                reduced_folder=found.reduced_folder,
+                source=source.read_text(encoding="utf-8") if source.is_file() else None)
+
+
+async def _python(job: Job) -> str:
+    near = Path(job.file)
+    python, _why = await asyncio.to_thread(find_python, near if near.is_dir() else near.parent, job.python or None)
+    return python

@@ -204,8 +204,6 @@ class _Loop:
         assert known.workload is not None
         self.evaluator = await self.services.evaluator(
             self.job, task, device, known.workload, lambda text: self.record("note", Note(text=text)))
-        if known.baseline.eager_us is None:
-            self.record("baseline", await self.evaluator.baseline())
         return task, device
 
     async def search(self, task: Task, device: Device) -> str:
@@ -225,6 +223,7 @@ class _Loop:
             made = await self.round(situation, plan, strategy, pending, max(count, 0))
             if made + done == 0:
                 return "no direction left: every idea was tried"
+            await self.profile_best(task)
         return self.why_stop() or f"all {self.rounds} rounds done"
 
     def why_stop(self) -> str | None:
@@ -333,17 +332,24 @@ class _Loop:
             self.record("evaluation", await self.judged(task.contract, candidate))
 
     async def finish(self, task: Task) -> None:
-        """Time the best again, then confirm the winner; a winner that fails gives way to the next."""
+        """Baselines, then the best timed again, then the winner confirmed; one that fails gives way to the next.
+
+        Baselines come last because torch.compile takes long: it works in the background while candidates are
+        judged, each of them against the eager reference anyway.
+        """
         assert self.evaluator is not None
         known = self.trajectory
+        if known.baseline.eager_us is None:
+            self.record("baseline", await self.evaluator.baseline())
         timed = [c for c in known.ranked() if known.evaluations[c.id].timing is not None][:RETIMED]
         if timed:
             pairs = [(c, known.evaluations[c.id]) for c in timed]
             for evaluation in await self.evaluator.retime(task.contract, pairs):
                 self.record("evaluation", evaluation)
+        await self.profile_best(task)
         while self.job.confirm and (best := known.best) is not None:
             evaluation = known.evaluations[best.id]
-            if evaluation.confirmed is True or (self.run.seconds() >= (self.job.seconds or float("inf"))):
+            if evaluation.confirmed is True:
                 return
             confirmed = await self.evaluator.confirm(task.contract, best, evaluation)
             self.record("evaluation", confirmed)
@@ -352,6 +358,16 @@ class _Loop:
             if confirmed.confirmed is False:
                 why = confirmed.failure.reason if confirmed.failure else "it failed"
                 self.record("note", Note(text=f"candidate {best.id} did not survive the rebuild: {why}"))
+
+    async def profile_best(self, task: Task) -> None:
+        """Counters of the best so far: the next plan rests on them. Profiling every candidate would cost too much."""
+        assert self.evaluator is not None
+        best = self.trajectory.best
+        if not self.job.profile or not self.trajectory.measured or best is None:
+            return
+        evaluation = self.trajectory.evaluations[best.id]
+        if evaluation.counters is None:
+            self.record("evaluation", await self.evaluator.profiled(task.contract, best, evaluation))
 
     def record_usage(self) -> None:
         """Record what the agent spent, when it changed."""

@@ -23,6 +23,7 @@ class Task:
         contract: What to optimise.
         reduced: The same at small sizes, for runs without a GPU; None where none is needed.
         folder: The contract folder.
+        reduced_folder: The reduced contract's folder, where there is one.
         source: The user's own kernel, which is candidate 0; None for a module.
         notes: Sentences for the user.
     """
@@ -30,6 +31,7 @@ class Task:
     contract: Contract
     reduced: Contract | None = None
     folder: Path
+    reduced_folder: Path | None = None
     source: str | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
 
@@ -43,6 +45,10 @@ class JobEvaluator(Protocol):
 
     async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
         """Judge one candidate. A candidate that fails is an `Evaluation`, never an exception."""
+        ...
+
+    async def profiled(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        """The same evaluation with counters, or with the reason why there are none."""
         ...
 
     async def retime(self, contract: Contract, candidates: Sequence[tuple[Candidate, Evaluation]]) -> list[Evaluation]:

@@ -28,7 +28,7 @@ class Job:
         preset: `quick`, `normal` or `deep`.
         budget: Candidates at most; None takes the preset's.
         rounds: Rounds at most; None takes the preset's.
-        seconds: Wall-clock limit, None for none.
+        seconds: Limit of the search; the winner is still timed again and confirmed. None for none.
         tokens: Limit on a language model's tokens, None for none.
         space: Widest space allowed, None for all.
         agent: `expert` or `llm`.

@@ -76,6 +76,7 @@ class FakeEvaluator:
     def __init__(self, log: Path | None = None, *, gpu: bool = True) -> None:
         self.judged: list[str] = []
         self.retimed: list[str] = []
+        self.profiled_ids: list[str] = []
         self.running = 0
         self.most_running = 0
         self.closed = False
@@ -107,6 +108,11 @@ class FakeEvaluator:
             return evaluation_of(candidate, us=float(us[1]) if us else 50.0)
         return Evaluation(candidate_id=candidate.id, stage="verified", estimate_us=float(us[1]) if us else 50.0,
                           verification=accepted("cpu emulation at reduced size"))
+
+    async def profiled(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        self.profiled_ids.append(candidate.id)
+        counters = Counters(status="measured", tool="fake", bound="memory", limiter="dram-bandwidth")
+        return replace(evaluation, counters=counters, stage="profiled")
 
     async def retime(self, contract: Contract, candidates: Sequence[tuple[Candidate, Evaluation]]) -> list[Evaluation]:
         self.retimed += [candidate.id for candidate, _ in candidates]

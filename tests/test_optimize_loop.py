@@ -146,3 +146,12 @@ async def test_every_decision_and_evaluation_is_in_the_stored_run(tmp_path):
     assert stored.evaluations == trajectory.evaluations
     assert stored.contract == trajectory.contract
     assert stored.best == trajectory.best
+
+
+async def test_the_best_of_each_round_is_profiled_once_for_the_next_plan(tmp_path):
+    trajectory, evaluator = await run([["// us 50", "// us 40"], ["// us 45"], ["// us 30"]], tmp_path,
+                                      job={"rounds": 3, "budget": 9})
+    assert evaluator.profiled_ids == [candidate_id(CONTRACT.id, text) for text in ("// us 40", "// us 30")]
+    assert trajectory.evaluations[trajectory.best.id].counters.limiter == "dram-bandwidth"
+    _, evaluator = await run([["// us 51"]], tmp_path, job={"rounds": 1, "profile": False})
+    assert evaluator.profiled_ids == []

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from contracts.errors import ConfigError, InputError
@@ -58,7 +57,7 @@ def contract(arguments: argparse.Namespace) -> int:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Judge candidates: 0 all accepted, 1 one was rejected, 2 could not judge."""
-    trajectory = _judge(arguments, arguments.candidate or [], profile=None)
+    trajectory = _judge(arguments, arguments.candidate or [], profile=False)
     for candidate in trajectory.candidates:
         print(_verdict(trajectory, candidate), file=sys.stderr if arguments.json == "-" else sys.stdout)
     common.write_json(arguments.json, report.document(trajectory))
@@ -80,24 +79,22 @@ def profile(arguments: argparse.Namespace) -> int:
     return ACCEPTED if trajectory.accepted(candidate.id) else REJECTED
 
 
-def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool | None) -> Trajectory:
+def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool) -> Trajectory:
     common.check_writable(arguments.json)
     job = common.job_of(arguments)
     if not Path(job.file).is_dir():
         raise InputError("this is no contract folder", hint="make one with `hiera contract FILE --out DIR`",
                          file=job.file)
-    if profile is not None:
-        job = replace(job, profile=profile)
     paths = [Path(file) for file in files] or [Path(job.file) / "cuda_source.cu"]
     sources = [(path, _read(path)) for path in paths]
 
     async def main(_cancel: asyncio.Event) -> Trajectory:
-        return await _evaluate(job, sources)
+        return await _evaluate(job, sources, profile)
 
     return common.run(main, stop_at_once=True)
 
 
-async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]]) -> Trajectory:
+async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]], profile: bool) -> Trajectory:
     services, trajectory = LocalServices(), Trajectory(run="")
 
     def apply(kind: str, value: object) -> None:
@@ -116,7 +113,9 @@ async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]]) -> Trajectory
                 candidate = Candidate(id=candidate_id(task.contract.id, text), source=text, round=0, author="user",
                                       space=job.space or "cuda_libs_torch", title=path.name)
                 apply("candidate", candidate)
-                apply("evaluation", await evaluator.evaluate(task.contract, candidate))
+                apply("evaluation", evaluation := await evaluator.evaluate(task.contract, candidate))
+                if profile and evaluation.failure is None:
+                    apply("evaluation", await evaluator.profiled(task.contract, candidate, evaluation))
         finally:
             await evaluator.close()
     return trajectory

@@ -18,7 +18,6 @@ STEPS = {
     "device": "extracting the contract",
     "contract": "profiling the workload",
     "workload": "preparing the evaluator",
-    "baseline": "planning",
 }
 
 
