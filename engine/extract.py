@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,12 +11,13 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Argument, Contract, Precision, Variant
-from contracts.errors import HieraError, InputError, ToolError, WorkerDiedError, WorkerError, WorkerTimeoutError
-from contracts.folder import sha256, write_folder
+from contracts.errors import ContractError, HieraError, InputError
+from contracts.folder import declared, read_contract, sha256, write_folder
 from contracts.groundtruth import Origin, groundtruth_text
 from contracts.python_sites import PythonSite, default_site, find_sites
 from engine.example_inputs import InputScript, configured_script, project_root
-from engine.processes import Worker
+from engine.handwritten import arranged, read_semantics
+from engine.probing import Probe
 
 REDUCE_LIMIT_S = 60.0
 
@@ -93,67 +95,74 @@ async def extract(
         write_folder(out, contract, groundtruth=truth, signature=found["signature"], modules=found["modules"],
                      source=source)
         done = Extraction(contract=contract, folder=out, site=site, modules=tuple(found["modules"]))
-        return await _with_reduced(done, probe, request, origin, chosen) if reduce else done
+        if not reduce:
+            return done
+
+        def describe(found: Mapping[str, Any], truth: str) -> Contract:
+            return contract_of(found, chosen, truth, precision)
+
+        return await _with_reduced(done, probe, request, origin, describe, out / "reduced")
 
 
-class Probe:
-    """The probe process, with its failures said in the user's words."""
+async def read_folder(
+    folder: Path,
+    *,
+    python: str,
+    precision: Precision = "match",
+    timeout_s: float = 120.0,
+    reduced_out: Path | None = None,
+) -> Extraction:
+    """Read a contract folder, ours or one written by hand.
 
-    def __init__(
-        self, python: str, file: Path, *, timeout_s: float, on_event: Callable[[dict[str, Any]], None] | None = None
-    ) -> None:
-        self._file = file
-        self._python = python
-        self._on_event = on_event
-        self._timeout_s = timeout_s
-        self._stage = "starting"
-        # The probe works on fake tensors: it must neither need nor hold a GPU.
-        self._worker = Worker("probe", python=python, cwd=file.parent, env={"CUDA_VISIBLE_DEVICES": ""})
+    Ours has a contract.json that still fits groundtruth.py. Otherwise groundtruth.py is probed (`Model`, or
+    `reference`), and cpp_source.cpp and params_semantics.json say what the host function takes.
 
-    async def __aenter__(self) -> Probe:
-        """Start nothing yet: the process starts with the first call."""
-        return self
+    Args:
+        folder: The contract folder; nothing is written into it.
+        python: The user's interpreter.
+        precision: The policy, where the folder does not say one.
+        timeout_s: Limit for importing and tracing.
+        reduced_out: Where to write a reduced contract of a folder written by hand; None for none.
 
-    async def __aexit__(self, *_: object) -> None:
-        """End the process."""
-        await self._worker.close()
-
-    async def call(self, kind: str, *, timeout_s: float, **fields: Any) -> dict[str, Any]:
-        """One request.
-
-        Raises:
-            InputError: The user's code refused, hung, or ended the process.
-            ToolError: The interpreter does not run or has no torch.
-        """
-        self._stage = "importing the file"
-        try:
-            return await self._worker.call(kind, timeout_s=timeout_s, on_event=self._event, **fields)
-        except WorkerTimeoutError:
-            raise InputError(
-                f"{self._stage} took longer than {timeout_s:g} s",
-                hint='put slow code under `if __name__ == "__main__":`, or raise the limit', file=self._file,
-            ) from None
-        except WorkerDiedError as error:
-            if "No module named 'torch'" in error.log_tail:
-                raise ToolError(
-                    f"{self._python} has no torch", hint="name the interpreter that has it with --python"
-                ) from None
-            raise InputError(
-                f"{self._stage} ended the interpreter ({error.problem})", hint=error.hint, file=self._file
-            ) from None
-        except FileNotFoundError:
-            raise ToolError(
-                f"there is no interpreter {self._python}", hint="name one that exists with --python"
-            ) from None
-        except PermissionError as error:
-            raise ToolError(f"cannot run {self._python}: {error.strerror}", hint="name another with --python") from None
-
-    def _event(self, event: dict[str, Any]) -> None:
-        self._stage = {"imported": "building the module and its inputs", "built": "tracing forward"}.get(
-            event.get("event", ""), self._stage
+    Raises:
+        ContractError: A file of the folder is missing or breaks the form.
+        InputError: groundtruth.py cannot be used as it is.
+    """
+    folder = folder.resolve()
+    contract = read_contract(folder)
+    if contract is not None:
+        small = folder / "reduced"
+        reduced = read_contract(small) if small.is_dir() else None
+        return Extraction(
+            contract=contract, folder=folder, reduced=reduced, reduced_folder=small if reduced is not None else None,
+            modules=tuple(_modules(folder)),
         )
-        if self._on_event is not None:
-            self._on_event(event)
+    file = folder / "groundtruth.py"
+    if not file.exists():
+        raise ContractError(
+            "there is no groundtruth.py in this folder", file=folder,
+            hint="write one with Model, get_inputs and get_init_inputs, or with reference and get_inputs",
+        )
+    text = read_text(file)
+    function = declared(folder)
+    site = next((s for name in ("Model", "reference") for s in find_sites(text) if s.name == name), None)
+    name = site.name if site is not None else "Model" if re.search(r"^\s*Model\b", text, re.MULTILINE) else "reference"
+    request = {"file": str(file), "root": str(folder), "name": name, "line": None, "script": None, "function": None}
+    async with Probe(python, file, timeout_s=timeout_s) as probe:
+        found = await probe.call("extract", timeout_s=timeout_s, **request)
+        title = function.entry.removesuffix("_forward") or "kernel"
+        told = read_semantics(folder)
+
+        def arrange(found: Mapping[str, Any], truth: str) -> Contract:
+            unused = tuple(codec.from_data(a, Argument) for a in found["unused"])
+            contract = contract_of(found, title, truth, precision)
+            return arranged(contract, function, unused, told, found["modules"], folder)
+
+        done = Extraction(contract=arrange(found, text), folder=folder, modules=tuple(found["modules"]))
+        if reduced_out is None:
+            return done
+        origin = _origin(found, file, text, name, None)
+        return await _with_reduced(done, probe, request, origin, arrange, reduced_out)
 
 
 def contract_of(found: Mapping[str, Any], name: str, truth: str, precision: Precision) -> Contract:
@@ -205,6 +214,15 @@ def read_text(file: Path) -> str:
         ) from None
 
 
+def _modules(folder: Path) -> list[Mapping[str, object]]:
+    """Facts about submodules as params_semantics.json of our own folders keeps them."""
+    try:
+        data = json.loads((folder / "params_semantics.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return list(data.get("modules", [])) if isinstance(data, dict) else []
+
+
 def _choose(sites: tuple[PythonSite, ...], name: str | None, file: Path) -> PythonSite | None:
     if name is not None:
         # A class made at import time is not in the text; the probe looks for it.
@@ -253,22 +271,26 @@ def _origin(found: Mapping[str, Any], file: Path, text: str, name: str, inputs: 
 
 
 async def _with_reduced(
-    done: Extraction, probe: Probe, request: Mapping[str, Any], origin: Origin, name: str
+    done: Extraction,
+    probe: Probe,
+    request: Mapping[str, Any],
+    origin: Origin,
+    describe: Callable[[Mapping[str, Any], str], Contract],
+    folder: Path,
 ) -> Extraction:
     """Add the reduced contract; its absence is a fact, not a failure."""
     try:
         found = await probe.call("reduce", timeout_s=REDUCE_LIMIT_S, **request)
-    except (HieraError, WorkerError) as error:
+    except HieraError as error:
         return replace(done, reduced_reason=f"no smaller sizes were found: {error.problem}")
     if found.get("reason"):
         return replace(done, reduced_reason=found["reason"])
     edits = [tuple(edit) for edit in found["edits"]]
     script_edits = [tuple(edit) for edit in found["script_edits"]]
     truth = groundtruth_text(origin, edits, script_edits)
-    contract = contract_of(found, name, truth, done.contract.precision)
+    contract = describe(found, truth)
     if not _same_call(contract, done.contract):
         return replace(done, reduced_reason="at smaller sizes the module has other arguments")
-    folder = done.folder / "reduced"
     write_folder(folder, contract, groundtruth=truth, signature=found["signature"], modules=found["modules"])
     return replace(done, reduced=contract, reduced_folder=folder, reduced_reason=found["changed"])
 
