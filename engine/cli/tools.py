@@ -1,4 +1,4 @@
-"""`hiera doctor` and `hiera bench`."""
+"""`hiera doctor`."""
 
 from __future__ import annotations
 
