@@ -164,27 +164,31 @@ def _launches(text: str) -> str:
 
 
 def _start_of_callee(code: str, position: int) -> int:
-    """Where `name`, `ns::name<args>` or `(expression)` before `<<<` begins."""
-    position -= 1
-    while code[position].isspace():
-        position -= 1
+    """Where `name`, `ns::name<args>`, `table[i]`, `choose(n)` or `(expression)` before `<<<` begins."""
+    position = _skip_space_back(code, position - 1)
     if code[position] == ">":
-        position = _matching_open(code, position, "<", ">")
-        position -= 1
-        while code[position].isspace():
-            position -= 1
-    elif code[position] == ")":
-        return _matching_open(code, position, "(", ")")
+        position = _skip_space_back(code, _matching_open(code, position, "<", ">") - 1)
+    elif code[position] in ")]":
+        position = _matching_open(code, position, "([", ")]") - 1
     while position >= 0 and (code[position].isalnum() or code[position] in "_:"):
         position -= 1
     return position + 1
 
 
+def _skip_space_back(code: str, position: int) -> int:
+    while position > 0 and code[position].isspace():
+        position -= 1
+    return position
+
+
 def _matching_open(code: str, position: int, opening: str, closing: str) -> int:
-    depth = 0
+    depth = inside = 0
     for index in range(position, -1, -1):
-        depth += (code[index] == closing) - (code[index] == opening)
-        if depth == 0:
+        if closing == ">":  # A comparison in parentheses is no bracket.
+            inside += (code[index] in _CLOSING) - (code[index] in _OPENING)
+        if inside == 0:
+            depth += (code[index] in closing) - (code[index] in opening)
+        if depth == 0 and inside == 0:
             return index
     raise ValueError(f"line {code.count(chr(10), 0, position) + 1}: no {opening!r} for this {closing!r}")
 
