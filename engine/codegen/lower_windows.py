@@ -1,0 +1,3 @@
+"""Pooling and other windows as primitive values."""
+
+from __future__ import annotations

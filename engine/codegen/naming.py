@@ -1,0 +1,46 @@
+"""Unique C++ identifiers inside one kernel."""
+
+from __future__ import annotations
+
+import re
+
+from engine.codegen.helpers import SNIPPETS
+from engine.codegen.scalar_ops import SCALAR_OPS
+
+# Loop variables and names of functions that kernels call: a local variable may not hide them.
+_RESERVED = frozenset(
+    "k row item lane pack thread blockIdx threadIdx blockDim gridDim exp log sqrt rsqrt tanh erf pow fabs floor ceil "
+    "trunc nearbyint fmod isnan isinf isfinite signbit copysign hypot atan2 max min abs stream float double int bool "
+    "auto bool case catch char class const default delete else enum extern for goto if inline long new operator private "
+    "public register return short signed sizeof static struct switch template this throw typename union unsigned using "
+    "void volatile while at c10 torch half assert int32_t int64_t uint8_t int8_t int16_t NAN INFINITY warpSize "
+    "exp2 expm1 log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
+    "Sum Product Largest Smallest Any All Best Moments MaxSum Pack load_pack store_pack".split()
+)
+
+
+class Namer:
+    """Gives each value of a kernel its name."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._pointers: dict[str, str] = {}
+
+    def pointer(self, value: str) -> str:
+        """The kernel parameter that points to a value; the same each time."""
+        if value not in self._pointers:
+            self._pointers[value] = self.fresh(value)
+        return self._pointers[value]
+
+    def fresh(self, base: str) -> str:
+        """An identifier not used before, like `base`."""
+        base = re.sub(r"\W", "_", base).strip("_") or "value"
+        if base[0].isdigit():
+            base = "v" + base
+        name = base
+        count = 0
+        while name in self._used or name in _RESERVED or name in SCALAR_OPS or name in SNIPPETS:
+            count += 1
+            name = f"{base}_{count}"
+        self._used.add(name)
+        return name

@@ -1,0 +1,274 @@
+"""Which nodes share a region: grow groups along producer-consumer edges while one loop nest can compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from contracts.graph import Graph, Node, Ref
+from engine.codegen.lower import entry_of
+from engine.codegen.prims import NotFusibleError
+from engine.codegen.region_impl import FusedRegion, check_fusible, lowered, used_inputs
+from engine.codegen.regions import Choices
+from engine.codegen.scalar_types import SUPPORTED
+from engine.records import Device
+
+MOST_INPUTS = 24  # Pointers of one kernel; more make the text unreadable and registers scarce.
+MOST_NODES = 60
+
+
+@dataclass
+class _Group:
+    """Nodes that will share a region."""
+
+    nodes: list[Node]
+    kind: str = ""
+    dead: bool = False
+    order: int = 0
+    members: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.members = {node.name for node in self.nodes}
+
+
+def partition(
+    graph: Graph, *, fusible: Callable[[Node], bool] | None, choices: Choices, device: Device
+) -> tuple[FusedRegion, ...]:
+    """See `regions.plan_regions`."""
+    del device
+    return _Partition(graph, fusible, fuse=bool(choices.get("fuse", True))).regions()
+
+
+class _Partition:
+    def __init__(self, graph: Graph, fusible: Callable[[Node], bool] | None, *, fuse: bool) -> None:
+        self.graph = graph
+        self.fuse = fuse
+        self.producer = {name: node for node in graph.nodes for name in node.outputs if name is not None}
+        self.position = {node.name: index for index, node in enumerate(graph.nodes)}
+        self.role: dict[str, str] = {}
+        for node in graph.nodes:
+            allowed = fusible is None or fusible(node)
+            self.role[node.name] = self._role(node) if allowed else "extern"
+        self.users: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in set(node.refs()):
+                self.users.setdefault(name, []).append(node)
+        self.results = {a.name for a in graph.outputs if isinstance(a, Ref)} | set(graph.mutations.values())
+        self.group_of: dict[str, _Group] = {}
+        self.groups: list[_Group] = []
+
+    def _role(self, node: Node) -> str:
+        entry = entry_of(node)
+        names = [name for name in node.outputs if name is not None]
+        if entry is None or any(self.graph.values[name].dtype not in SUPPORTED for name in names):
+            return "extern"
+        return entry.role
+
+    def regions(self) -> tuple[FusedRegion, ...]:
+        for node in self.graph.nodes:
+            if self.role[node.name] == "compute":
+                self._start(node)
+        self._make_needed_copies()
+        found = []
+        for group in self.groups:
+            if group.dead:
+                continue
+            outputs = self._outputs(group)
+            if not outputs:
+                continue
+            nodes = self._with_inlined(group.nodes)
+            values = lowered(self.graph, nodes, outputs)
+            used = used_inputs(values)
+            kept = self._reached(nodes, outputs)
+            found.append(FusedRegion(
+                name=self._name(group, found), kind=group.kind, nodes=kept, inputs=used, outputs=outputs,
+                graph=self.graph,
+            ))
+        return tuple(found)
+
+    def _name(self, group: _Group, found: list[FusedRegion]) -> str:
+        shown = list(dict.fromkeys(node.base.strip("_") for node in group.nodes))
+        base = "_".join(shown if len(shown) <= 4 else [*shown[:3], shown[-1]])
+        taken = {region.name for region in found}
+        name, count = base, 1
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        return name + "_kernel" if name == base else name.replace(base, base + "_kernel", 1)
+
+    # Growing.
+
+    def _start(self, node: Node) -> None:
+        try:
+            kind = self._try([node])
+        except NotFusibleError:
+            self.role[node.name] = "extern"
+            return
+        group = _Group([node], kind, order=len(self.groups))
+        self.groups.append(group)
+        self.group_of[node.name] = group
+        if not self.fuse:
+            return
+        for other in self._producer_groups(node):
+            current = self.group_of[node.name]
+            if other is current or other.dead or len(other.nodes) + len(current.nodes) > MOST_NODES:
+                continue
+            self._merge(other, current)
+
+    def _merge(self, first: _Group, second: _Group) -> None:
+        nodes = sorted([*first.nodes, *second.nodes], key=lambda n: self.position[n.name])
+        if self._makes_cycle(nodes):
+            return
+        try:
+            kind = self._try(nodes)
+        except NotFusibleError:
+            return
+        merged = _Group(nodes, kind, order=second.order)
+        first.dead = second.dead = True
+        self.groups.append(merged)
+        for node in nodes:
+            self.group_of[node.name] = merged
+
+    def _try(self, nodes: list[Node]) -> str:
+        outputs = self._outputs_of(nodes)
+        if not outputs:
+            outputs = tuple(n for n in nodes[-1].outputs if n is not None)[:1]
+            if not outputs:
+                raise NotFusibleError("nothing is used")
+        values = lowered(self.graph, self._with_inlined(nodes), outputs)
+        inputs = used_inputs(values)
+        if len(inputs) > MOST_INPUTS:
+            raise NotFusibleError("too many inputs for one kernel")
+        return check_fusible("trial", values)
+
+    def _producer_groups(self, node: Node) -> list[_Group]:
+        found: dict[int, _Group] = {}
+        for name in self._inputs_through_views([node]):
+            made = self.producer.get(name)
+            if made is not None and made.name in self.group_of:
+                group = self.group_of[made.name]
+                found[id(group)] = group
+        return sorted(found.values(), key=lambda g: -max(self.position[n.name] for n in g.nodes))
+
+    def _inputs_through_views(self, nodes: Iterable[Node]) -> list[str]:
+        """Values read by `nodes` from outside, seen through views and copies, which are repeated inside."""
+        inside = {node.name for node in nodes}
+        found: dict[str, None] = {}
+        stack = [name for node in nodes for name in node.refs()]
+        seen: set[str] = set()
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            made = self.producer.get(name)
+            if made is not None and made.name in inside:
+                continue
+            if made is not None and self.role[made.name] in ("view", "copy"):
+                stack.extend(made.refs())
+                continue
+            found[name] = None
+        return list(found)
+
+    def _with_inlined(self, nodes: list[Node]) -> list[Node]:
+        """`nodes` and every view and copy they read through."""
+        inside = {node.name: node for node in nodes}
+        stack = [name for node in nodes for name in node.refs()]
+        while stack:
+            made = self.producer.get(stack.pop())
+            if made is not None and made.name not in inside and self.role[made.name] in ("view", "copy"):
+                inside[made.name] = made
+                stack.extend(made.refs())
+        return sorted(inside.values(), key=lambda n: self.position[n.name])
+
+    def _makes_cycle(self, nodes: list[Node]) -> bool:
+        """True when a path leaves the nodes and comes back."""
+        inside = {node.name for node in nodes}
+        last = max(self.position[name] for name in inside)
+        stack = [user for node in nodes for user in self._users(node) if user.name not in inside]
+        seen: set[str] = set()
+        while stack:
+            node = stack.pop()
+            group = self.group_of.get(node.name)
+            members = group.nodes if group is not None else [node]
+            for member in members:
+                if member.name in seen:
+                    continue
+                seen.add(member.name)
+                for user in self._users(member):
+                    if user.name in inside:
+                        if self.role[member.name] in ("view", "copy") and member.name not in self.group_of:
+                            continue
+                        return True
+                    if self.position[user.name] <= last or user.name in self.group_of:
+                        stack.append(user)
+        return False
+
+    def _users(self, node: Node) -> list[Node]:
+        return [user for name in node.outputs if name is not None for user in self.users.get(name, [])]
+
+    # Results.
+
+    def _outputs(self, group: _Group) -> tuple[str, ...]:
+        return self._outputs_of(group.nodes)
+
+    def _outputs_of(self, nodes: list[Node]) -> tuple[str, ...]:
+        """Values of `nodes` that something outside needs, also through views."""
+        inside = {node.name for node in nodes}
+        found = []
+        for node in nodes:
+            found += [name for name in node.outputs if name is not None and self._needed_outside(name, inside)]
+        return tuple(found)
+
+    def _needed_outside(self, name: str, inside: set[str]) -> bool:
+        if name in self.results:
+            return True
+        for user in self.users.get(name, []):
+            if user.name in inside:
+                continue
+            if self.role[user.name] not in ("view", "copy"):
+                return True
+            if any(o is not None and self._needed_outside(o, inside) for o in user.outputs):
+                return True
+        return False
+
+    def _reached(self, nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
+        inside = {node.name: node for node in nodes}
+        stack, kept = list(outputs), set()
+        while stack:
+            made = self.producer.get(stack.pop())
+            if made is None or made.name not in inside or made.name in kept:
+                continue
+            kept.add(made.name)
+            stack.extend(made.refs())
+        return tuple(node for node in nodes if node.name in kept)
+
+    def _make_needed_copies(self) -> None:
+        """Copies and factories whose result something extern reads get a kernel of their own."""
+        for node in self.graph.nodes:
+            if self.role[node.name] != "copy":
+                continue
+            needed = any(
+                name in self.results or any(self._extern_reads(user) for user in self.users.get(name, []))
+                for name in node.outputs if name is not None
+            )
+            if not needed or all(n is None for n in node.outputs):
+                continue
+            try:
+                kind = check_fusible("trial", lowered(self.graph, self._with_inlined([node]),
+                                                      tuple(n for n in node.outputs if n is not None)))
+            except NotFusibleError:
+                continue
+            group = _Group([node], kind, order=len(self.groups))
+            self.groups.append(group)
+            self.group_of[node.name] = group
+
+    def _extern_reads(self, user: Node) -> bool:
+        if self.role[user.name] == "extern":
+            return True
+        if self.role[user.name] == "view":
+            return any(
+                o in self.results or any(self._extern_reads(u) for u in self.users.get(o, []))
+                for o in user.outputs if o is not None
+            )
+        return False
