@@ -148,6 +148,9 @@ class _Loop:
         except asyncio.CancelledError:
             self.record("stopped", Stopped(reason="cancelled", complete=False))
             raise
+        except Exception as error:
+            self.record("stopped", Stopped(reason=f"failed: {type(error).__name__}: {error}"[:500], complete=False))
+            raise
         finally:
             if self.evaluator is not None:
                 with contextlib.suppress(TimeoutError, HieraError):

@@ -86,6 +86,19 @@ async def test_a_space_that_cannot_write_is_left_with_its_reason(monkeypatch):
         await ExpertAgent().decide_space_and_scores(situation_of(locked="cuda"))
 
 
+async def test_a_fault_in_one_space_leaves_the_others(monkeypatch):
+    def write(contract, recipe, device):
+        if recipe.space == "cuda":
+            raise KeyError("v7")
+        return fake_write(contract, recipe, device)
+
+    monkeypatch.setattr(codegen, "write", write)
+    plan, made = await propose(ExpertAgent(), situation_of(), 3)
+    assert plan.space != "cuda"
+    assert "KeyError" in plan.space_reason
+    assert len(made) == 3
+
+
 async def test_reduced_sources_are_written_with_the_same_recipe():
     reduced = contract_of(["relu", "exp"], (2, 3), name="Small")
     _, made = await propose(ExpertAgent(), situation_of(reduced=reduced, device=NO_GPU), 4)

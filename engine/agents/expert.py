@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import replace
 
 from contracts.contract import Contract
 from contracts.errors import AgentError
@@ -78,8 +79,11 @@ class ExpertAgent:
         moves = {name: spa.untried(self._bases(situation, name), _tried(situation)) for name in writable}
         learnt = lessons(situation.trajectory.candidates, situation.trajectory.evaluations, situation.workload,
                          situation.contract.precision)
-        return ssda.decide(situation.catalog, facts, round=situation.round, spaces=writable,
+        plan = ssda.decide(situation.catalog, facts, round=situation.round, spaces=writable,
                            bottleneck=_bottleneck(situation), learnt=learnt, moves=moves)
+        refused = "".join(f"; {name} cannot: {self._write(situation, name, {})}"
+                          for name in spaces if name not in writable)
+        return replace(plan, space_reason=plan.space_reason + refused)
 
     def _strategy(self, situation: Situation, plan: Plan, count: int) -> Strategy:
         return spa.plan_strategy(situation.catalog, plan, _facts(situation), bottleneck=_bottleneck(situation),
@@ -157,6 +161,9 @@ class ExpertAgent:
                 self._programs[key] = codegen.write(contract, recipe, situation.device)
             except codegen.CannotWrite as refusal:
                 self._programs[key] = refusal
+            except Exception as error:  # noqa: BLE001 - a fault in one space must leave the others to write in.
+                self._programs[key] = codegen.CannotWrite(
+                    f"internal error in code generation: {type(error).__name__}: {error}"[:300])
         return self._programs[key]
 
     def _contract_id(self, contract: Contract) -> str:
