@@ -80,13 +80,15 @@ def fill(template: str, facts: Facts) -> str:
     for text, name, _, _ in Formatter().parse(template):
         parts.append(text)
         if name:
-            parts.append(_word(facts.get(name)))
+            parts.append(_word(name, facts.get(name)))
     return "".join(parts)
 
 
-def _word(value: Fact) -> str:
+def _word(name: str, value: Fact) -> str:
     if value is None:
         return "an unknown number of"
+    if isinstance(value, float) and (name.startswith("share.") or name in ("library_share", "occupancy")):
+        return f"{value:.0%}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, frozenset):
