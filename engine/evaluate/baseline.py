@@ -118,8 +118,8 @@ class Baselines:
 
 async def _fill(judge: Worker) -> None:
     drawn = seeds()
-    await judge.call("fill_sets", timeout_s=TIME_S, family="example", seed=next(drawn) >> 8, fixed_seed=next(drawn) >> 8,
-                     fixed=True, poison=True)
+    await judge.call("fill_sets", timeout_s=TIME_S, family="example", seed=next(drawn) >> 8,
+                     fixed_seed=next(drawn) >> 8, fixed=True, poison=True)
 
 
 async def _time(judge: Worker, which: str) -> float:

@@ -37,10 +37,12 @@ class Rebuilt:
     folder: Path
 
 
-async def rebuild(toolchain: Toolchain, contract: Contract, folder: Path, source: str, device: Device) -> Rebuilt | Failure:
+async def rebuild(
+    toolchain: Toolchain, contract: Contract, folder: Path, source: str, device: Device
+) -> Rebuilt | Failure:
     """Build `source` by a copy of the contract folder's own torch_demo.py."""
     if not (folder / "torch_demo.py").exists():
-        return Failure(stage="confirm", reason="the contract folder has no torch_demo.py, so it cannot be rebuilt with it")
+        return Failure(stage="confirm", reason="the contract folder has no torch_demo.py to rebuild it with")
     copy = Path(tempfile.mkdtemp(prefix="hiera-confirm-"))
     begin = time.perf_counter()
     try:
@@ -84,7 +86,8 @@ async def memcheck(toolchain: Toolchain, contract: Contract, build: Build, devic
         return Check(name=name, status=f"not run: the smallest shapes hold {size >> 20} MiB, which would take too long")
     with tempfile.TemporaryDirectory(prefix="hiera-sanitizer-") as folder:
         spec = Path(folder, "launch.json")
-        spec.write_text(json.dumps(launch_spec(replace(contract, variants=(smallest,)), build, device)), encoding="utf-8")
+        told = launch_spec(replace(contract, variants=(smallest,)), build, device)
+        spec.write_text(json.dumps(told), encoding="utf-8")
         command = [tool, "--tool", "memcheck", "--error-exitcode", str(FOUND), "--report-api-errors", "no",
                    "--print-limit", "5", toolchain.python, "-u", str(LAUNCH), str(spec)]
         # Without the cache every tensor has an allocation of its own, so that its bounds are known.

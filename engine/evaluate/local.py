@@ -25,7 +25,7 @@ from engine.evaluate.estimate import estimate
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import Session, own
-from engine.evaluate.verify import Limits, Stopped, Verifier
+from engine.evaluate.verify import Limits, StoppedError, Verifier
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure, WorkloadProfile
 from engine.toolchain import Toolchain
 
@@ -34,6 +34,8 @@ NOT_EMULATED = "cannot be run without a GPU"
 GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
 ARGUMENT_BUDGET_BYTES = 12 << 30
 HOST_BUDGET_BYTES = 1 << 30
+SEARCH_LIMITS = Limits()
+CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
 RETIME_LIMITS = Limits(search_s=2.0, perturbations=2)
 EMULATED_LIMITS = Limits(search_s=12.0, call_s=60.0, perturbations=4, repeats=2)
 
@@ -53,10 +55,10 @@ class Settings:
         sanitizer: Run compute-sanitizer when a winner is confirmed.
     """
 
-    limits: Limits = Limits()
+    limits: Limits = SEARCH_LIMITS
     search: measure.Effort = measure.SEARCH
     winner: measure.Effort = measure.WINNER
-    confirm: Limits = Limits(search_s=60.0, repeats=10, trials=20)
+    confirm: Limits = CONFIRM_LIMITS
     compile_baseline: str = "default"
     profile_above: float | None = None
     quarantine: bool = True
@@ -95,7 +97,8 @@ class LocalEvaluator:
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
             budget_bytes=HOST_BUDGET_BYTES if self._emulated else ARGUMENT_BUDGET_BYTES)
-        self._baselines = Baselines(self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
+        self._baselines = Baselines(
+            self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
         self._exclusive = asyncio.Lock()
         self._prepared = False
         self.healthy = True
@@ -252,7 +255,7 @@ class LocalEvaluator:
                     seen = await timer.run(effort)
                     if not ledger.rejected:
                         await verifier.again(2)
-            except Stopped:
+            except StoppedError:
                 await self._recover()
             except InputError as error:
                 if worker is None:
@@ -325,7 +328,8 @@ class LocalEvaluator:
     async def _build(self, candidate: Candidate, source: str) -> Build | Failure:
         if not self._emulated:
             return await self._builder.build(self._folder, source, space=candidate.space, sm=self._device.sm)
-        return await emulated_build(self._builder, self._toolchain, self._judged_folder, candidate, source, self._device)
+        return await emulated_build(
+            self._builder, self._toolchain, self._judged_folder, candidate, source, self._device)
 
     async def _reference_build(self) -> Build | None:
         if self._contract.reference != "cuda":

@@ -61,7 +61,7 @@ class Timer:
         """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
 
         Raises:
-            Stopped: The candidate's process ended.
+            StoppedError: The candidate's process ended.
             WorkerError: The judge failed.
         """
         filled = await self._fill(next(self._seeds), fixed=True)

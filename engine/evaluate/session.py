@@ -22,7 +22,7 @@ START_S = 180.0
 LOAD_S = 60.0
 GUARD_SETS = 12
 # A freed block must come back with its poison, not as fresh zero pages, where no GPU allocator does that.
-HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "4294967296",
+HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1073741824",
                     "OMP_NUM_THREADS": "1"}
 
 
@@ -77,7 +77,9 @@ class Session:
         if self._spare is None:
             self._spare = asyncio.create_task(self._start_candidate({}))
 
-    async def candidate(self, build: Build, environment: Mapping[str, str] | None = None) -> tuple[Worker, dict[str, Any]]:
+    async def candidate(
+        self, build: Build, environment: Mapping[str, str] | None = None
+    ) -> tuple[Worker, dict[str, Any]]:
         """A locked-down process that has loaded `build`, and what its lockdown reports.
 
         Raises:
@@ -157,7 +159,8 @@ class Session:
 
     async def _start_candidate(self, environment: Mapping[str, str]) -> Worker:
         host = HOST_ENVIRONMENT if self.device == "cpu" else {}
-        worker = Worker("candidate", python=self._toolchain.python, cwd=self._shared, env={"PYTHONWARNINGS": "ignore", **host, **environment})
+        worker = Worker("candidate", python=self._toolchain.python, cwd=self._shared,
+                        env={"PYTHONWARNINGS": "ignore", **host, **environment})
         self._candidates.add(worker)
         try:
             await worker.call("start", timeout_s=START_S, device=self.device, arguments=self.opened["arguments"],

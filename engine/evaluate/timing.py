@@ -53,7 +53,7 @@ def bootstrap(
     values: Sequence[float], statistic: Callable[[Sequence[float]], float], resamples: int = RESAMPLES
 ) -> tuple[float, float]:
     """The 95 % percentile interval of a statistic. The same values always give the same interval."""
-    generator = random.Random(20407)  # noqa: S311 - a resampling, not a secret.
+    generator = random.Random(20407)  # A resampling, not a secret.
     found = sorted(statistic(generator.choices(values, k=len(values))) for _ in range(resamples))
     return found[int(0.025 * resamples)], found[int(0.975 * resamples) - 1]
 
@@ -88,7 +88,7 @@ def hard_floor_us(bytes_in: int, bytes_out: int, device: Device) -> float:
 def implausible(median_us: float, floor_us: float) -> str | None:
     """Why a time cannot be true, or None."""
     if median_us < FLOOR_SHARE * floor_us:
-        return f"{median_us:.2f} us is less than the {floor_us:.2f} us that reading and writing the tensors takes at least"
+        return f"{median_us:.2f} us is less than the {floor_us:.2f} us that moving the tensors takes at least"
     return None
 
 

@@ -18,7 +18,8 @@ from engine.evaluate.checks import Ledger
 from engine.processes import Worker
 
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
-OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties", "ramp", "constant rows", "randn large")
+OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties", "ramp", "constant rows",
+            "randn large")
 MOSTLY_BLANK = 0.5
 PHASES = 16
 
@@ -60,7 +61,7 @@ class Trial:
     check: str = "numeric"
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """The candidate's process is gone: crash, hang or exit. The ledger says which."""
 
 
@@ -117,7 +118,7 @@ class Verifier:
         """All trials and probes, until one rejects.
 
         Raises:
-            Stopped: The candidate's process ended.
+            StoppedError: The candidate's process ended.
             WorkerError: The judge failed, which is no finding about the candidate.
         """
         begin = time.perf_counter()
@@ -167,7 +168,7 @@ class Verifier:
         """One request to the candidate; its end of life is a finding.
 
         Raises:
-            Stopped: The process crashed, hung or refused.
+            StoppedError: The process crashed, hung or refused.
         """
         if kind == "call" and self._emulated:
             self._calls += 1
@@ -180,7 +181,7 @@ class Verifier:
             self.ledger.fail("runs", _death(error))
         except (InputError, WorkerError) as error:
             self.ledger.fail("runs", error.problem)
-        raise Stopped
+        raise StoppedError
 
     def _policy(self, special: bool) -> str:
         return "nan" if special else self.ledger.precision

@@ -17,12 +17,15 @@ from _hiera_worker.wire import Refusal
 MAX_HELD_BYTES = 8 << 30
 
 
-class _State:
-    device = slab = out = entry = clock = last = None
-    held = []
-    sets = []
-    threads = 0
-    views = {}
+class _Held:
+    """What this process keeps between requests."""
+
+    def __init__(self):
+        self.device = self.slab = self.out = self.entry = self.clock = self.last = None
+        self.held, self.sets, self.views, self.threads = [], [], {}, 0
+
+
+_State = _Held()
 
 
 def handle(kind, request, emit):
@@ -30,7 +33,7 @@ def handle(kind, request, emit):
     served = {"start": start, "load": load, "call": call, "recopy": recopy, "drop": drop, "block": block,
               "plain": plain, "sets": sets}.get(kind)
     if served is None:
-        raise Refusal("unknown request %r" % kind, "this is a fault of ours", kind="internal")
+        raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
     return served(request)
 
 
@@ -59,7 +62,7 @@ def _warm_libraries(device):
     try:
         torch.nn.functional.conv2d(one.view(1, 1, 32, 32), one[:3, :3].reshape(1, 1, 3, 3))
     except RuntimeError as error:
-        warnings.warn("cuDNN did not start: %s" % error, stacklevel=1)
+        warnings.warn(f"cuDNN did not start: {error}", stacklevel=1)
     torch.cuda._sleep(1000)
     torch.cuda.synchronize()
 
@@ -73,7 +76,7 @@ def load(request):
     names = [n for n in dir(module) if not n.startswith("_") and callable(getattr(module, n))]
     name = request["entry"] if request["entry"] in names else (names[0] if len(names) == 1 else None)
     if name is None:
-        raise Refusal("the extension has no function %r, it has %s" % (request["entry"], names or "none"),
+        raise Refusal("the extension has no function {!r}, it has {}".format(request["entry"], names or "none"),
                       "export the contract's entry in cpp_source.cpp")
     _State.entry = getattr(module, name)
     _State.threads = _threads()
@@ -103,7 +106,7 @@ def call(request):
         try:
             result = _State.entry(*arguments)
         except Exception as error:  # The candidate refused or failed: that is a finding, not a fault of ours.
-            return {"raised": "%s: %s" % (type(error).__name__, str(error)[:1000]), "error": _last_error()[1]}
+            return {"raised": f"{type(error).__name__}: {str(error)[:1000]}", "error": _last_error()[1]}
     outputs = judge_reference.flat_tensors(result)
     described = [_describe(t, arguments) for t in outputs]
     copied = _copy_out(outputs, request["outputs"])

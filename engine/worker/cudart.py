@@ -14,7 +14,7 @@ class CudaError(RuntimeError):
     """A CUDA runtime call failed; `code` is its cudaError_t."""
 
     def __init__(self, call, code, text):
-        super().__init__("%s failed with CUDA error %d (%s)" % (call, code, text))
+        super().__init__(f"{call} failed with CUDA error {code} ({text})")
         self.code = code
 
 

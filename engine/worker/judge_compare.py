@@ -69,7 +69,7 @@ class Expected:
     def well_conditioned(self):
         """False when the fp32 reference itself breaks the hard cap here, so that the cap proves nothing."""
         cap = HARD_CAP[self.dtype]
-        return not self.has_double or self.strict.rms <= 0.25 * cap * self.rms and self.strict.over_cap == 0
+        return not self.has_double or (self.strict.rms <= 0.25 * cap * self.rms and self.strict.over_cap == 0)
 
 
 class Errors:
@@ -150,7 +150,7 @@ def judge_output(values, expected, zero_mean):
             wrong &= values != expected.other_integer
         count = int(wrong.sum())
         verdict = count == 0
-        why = "" if verdict else "%d of %d integer elements differ" % (count, values.numel())
+        why = "" if verdict else f"{count} of {values.numel()} integer elements differ"
         return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
                 "rms_ratio": 0.0, "max_ratio": 0.0, "nan": "pass"}
     unit = UNIT[expected.dtype]
@@ -161,10 +161,10 @@ def judge_output(values, expected, zero_mean):
     base_rms, base_max = max(expected.strict.rms, floor_rms), max(expected.strict.largest, floor_max)
     why = []
     if found.extra_nan:
-        why.append("%d elements are NaN or infinite where the reference is finite" % found.extra_nan)
+        why.append(f"{found.extra_nan} elements are NaN or infinite where the reference is finite")
     capped = expected.well_conditioned and found.over_cap > 0
     if capped and expected.configured.over_cap == 0:
-        why.append("%d elements are off by more than %g of their size" % (found.over_cap, HARD_CAP[expected.dtype]))
+        why.append(f"{found.over_cap} elements are off by more than {HARD_CAP[expected.dtype]:g} of their size")
 
     def within(rms_bound, max_bound):
         return found.rms <= rms_bound and found.largest <= max_bound
@@ -173,8 +173,9 @@ def judge_output(values, expected, zero_mean):
     match = not why and within(max(factor * base_rms, 2 * expected.configured.rms),
                                max(factor * base_max, 2 * expected.configured.largest))
     if not why and not match:
-        why.append("error %.3g (largest %.3g) is %.3g (%.3g) times the fp32 reference's own; at most %g is allowed" % (
-            found.rms, found.largest, _ratio(found.rms, base_rms), _ratio(found.largest, base_max), factor))
+        why.append(
+            f"error {found.rms:.3g} (largest {found.largest:.3g}) is {_ratio(found.rms, base_rms):.3g} "
+            f"({_ratio(found.largest, base_max):.3g}) times the fp32 reference's own; at most {factor:g} is allowed")
     trivial = expected.spread > 0 and found.rms > TRIVIAL_SHARE * expected.spread
     close = not found.extra_nan and found.not_close == 0
     swallowed = expected.nan is not None and found.missing_nan > 0 and found.found_nan == 0

@@ -183,7 +183,8 @@ def _not_a_number(tensor, _found, generator, _position):
     if flat is None:
         tensor[(0,) * tensor.dim()] = float("nan")
         return
-    flat[torch.randint(0, flat.numel(), (min(4, flat.numel()),), generator=generator, device=flat.device)] = float("nan")
+    index = torch.randint(0, flat.numel(), (min(4, flat.numel()),), generator=generator, device=flat.device)
+    flat[index] = float("nan")
     flat[-1] = float("nan")
 
 

@@ -60,7 +60,7 @@ class Reference:
         try:
             model = source.Model(*positional, **named).to(self.device)
         except Exception as error:
-            raise Refusal("Model(...) raised %s: %s" % (type(error).__name__, error),
+            raise Refusal(f"Model(...) raised {type(error).__name__}: {error}",
                           "make get_init_inputs() fit Model", file=path) from error
         model.train(self.contract["mode"] == "train")
         for parameter in model.parameters():
@@ -100,8 +100,8 @@ class Reference:
         for argument in wanted:
             name = argument["path"].split(".")[0].split("[")[0]
             if name not in names or not isinstance(inputs, (list, tuple)) or names.index(name) >= len(inputs):
-                raise Refusal("get_inputs() gives %d tensors, the contract has %d inputs" % (
-                    len(self._places), len(wanted)), "make the contract again from this groundtruth.py")
+                problem = f"get_inputs() gives {len(self._places)} tensors, the contract has {len(wanted)} inputs"
+                raise Refusal(problem, "make the contract again from this groundtruth.py")
             before, _ = tree_flatten(list(inputs[:names.index(name)]))
             places.append(len(before))
         return places
@@ -203,7 +203,7 @@ def load_source(path):
                       file=path) from error
     except Exception as error:
         line = error.lineno if isinstance(error, SyntaxError) else None
-        raise Refusal("groundtruth.py raised %s: %s" % (type(error).__name__, error), "make it importable",
+        raise Refusal(f"groundtruth.py raised {type(error).__name__}: {error}", "make it importable",
                       file=path, line=line) from error
     return module
 
@@ -212,7 +212,7 @@ def load_extension(path, module):
     """Import a built extension under a name of its own: pybind11 keeps modules by full name."""
     import hashlib
 
-    name = module if "." in module else "hiera_%s.%s" % (hashlib.sha256(path.encode()).hexdigest()[:12], module)
+    name = module if "." in module else f"hiera_{hashlib.sha256(path.encode()).hexdigest()[:12]}.{module}"
     spec = importlib.machinery.ModuleSpec(name, importlib.machinery.ExtensionFileLoader(name, path), origin=path)
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
@@ -299,9 +299,8 @@ def _random(func, args, kwargs, dtype):
         scale = 1.0 / (1.0 - probability) if probability < 1 else 0.0
         return (value * mask * scale, mask) if args[2] else (value, mask)
     narrow = [a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype is torch.float64 else a for a in args]
-    if kwargs.get("dtype") is torch.float64:
-        kwargs["dtype"] = dtype
-    elif "dtype" in kwargs and kwargs["dtype"] is None and not any(isinstance(a, torch.Tensor) for a in args):
+    from_nothing = not any(isinstance(a, torch.Tensor) for a in args)
+    if kwargs.get("dtype") is torch.float64 or ("dtype" in kwargs and kwargs["dtype"] is None and from_nothing):
         kwargs["dtype"] = dtype
     result = func(*narrow, **kwargs)
     if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor) and narrow[0] is not args[0]:

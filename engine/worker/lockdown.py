@@ -58,7 +58,7 @@ def _try(measure):
     try:
         measure()
     except (OSError, ValueError, KeyError) as error:
-        return "%s: %s" % (type(error).__name__, error)
+        return f"{type(error).__name__}: {error}"
     return "in force"
 
 

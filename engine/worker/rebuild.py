@@ -10,7 +10,7 @@ from _hiera_worker.wire import Refusal
 def handle(kind, request, emit):
     """Build once. The process is of no further use."""
     if kind != "rebuild":
-        raise Refusal("unknown request %r" % kind, "this is a fault of ours", kind="internal")
+        raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
     import torch
     import torch.utils.cpp_extension as building
 

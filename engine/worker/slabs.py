@@ -129,7 +129,7 @@ def checksum(data):
         chunk = words[start:start + CHUNK_WORDS]
         part = int((chunk * weights[:chunk.numel()]).sum().item())
         total = (total * 0x9E3779B97F4A7C15 + part) % (1 << 64)
-    return "%016x" % total
+    return f"{total:016x}"
 
 
 def extent_bytes(shape, stride, item):
