@@ -86,6 +86,17 @@ async def test_a_space_that_cannot_write_is_left_with_its_reason(monkeypatch):
         await ExpertAgent().decide_space_and_scores(situation_of(locked="cuda"))
 
 
+async def test_when_only_operators_one_by_one_can_be_written_they_are(monkeypatch):
+    def write(contract, recipe, device):
+        if recipe.choices.get("fusion") != "none":
+            raise CannotWrite("no")
+        return Program(source="// plain", tunables=())
+
+    monkeypatch.setattr(codegen, "write", write)
+    _, made = await propose(ExpertAgent(), situation_of(), 6)
+    assert [c.source for c in made] == ["// plain"]
+
+
 async def test_a_fault_in_one_space_leaves_the_others(monkeypatch):
     def write(contract, recipe, device):
         if recipe.space == "cuda":
@@ -103,6 +114,21 @@ async def test_reduced_sources_are_written_with_the_same_recipe():
     reduced = contract_of(["relu", "exp"], (2, 3), name="Small")
     _, made = await propose(ExpertAgent(), situation_of(reduced=reduced, device=NO_GPU), 4)
     assert all(c.reduced_source == c.source.replace("Chain", "Small") for c in made)
+
+
+async def test_while_nothing_works_the_operators_are_called_one_by_one(tmp_path, monkeypatch):
+    def write(contract, recipe, device):
+        program = fake_write(contract, recipe, device)
+        return program if recipe.choices.get("fusion") == "none" else replace(
+            program, source=program.source + " // unbuildable")
+
+    monkeypatch.setattr(codegen, "write", write)
+    trajectory = await run(tmp_path, preset="quick")
+    first = next(c for c in trajectory.candidates if trajectory.accepted(c.id))
+    assert first.recipe == {"space": "cuda_libs_torch", "choices": {"fusion": "none"}}
+    assert first.round == 1
+    assert sum(c.recipe["choices"].get("fusion") == "none" for c in trajectory.candidates if c.round == 1) == 1
+    assert len(trajectory.candidates) == 6
 
 
 async def run(tmp_path: Path, **changes: object) -> Trajectory:

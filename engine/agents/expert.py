@@ -19,6 +19,9 @@ from engine.planning.spa import Base, Choice
 from engine.records import Candidate, Evaluation, Plan, Strategy
 from engine.trajectory import Usage, candidate_id
 
+# What code generation can always write where ATen operators are allowed.
+SAFEST = codegen.Recipe(space="cuda_libs_torch", choices={"fusion": "none"})
+
 
 class ExpertAgent:
     """Plans with `engine.planning`, writes with `engine.codegen`."""
@@ -63,8 +66,14 @@ class ExpertAgent:
     async def repair(
         self, situation: Situation, candidate: Candidate, evaluation: Evaluation  # noqa: ARG002
     ) -> Candidate | None:
-        """None: a recipe that fails is answered by other recipes of the next round."""
-        return None
+        """While nothing is accepted, the safest recipe: the operators one by one, without own kernels."""
+        allowed = situation.catalog.allowed(situation.locked) if situation.locked else situation.catalog.spaces
+        if situation.trajectory.best is not None or SAFEST.space not in allowed:
+            return None
+        made = {c.id for c in situation.trajectory.candidates}
+        idea = {"parent": "", "space": SAFEST.space, "choices": SAFEST.choices, "direction": "",
+                "title": f"operators one by one, because {candidate.id} failed"}
+        return await asyncio.to_thread(self._next, situation, iter([idea]), made)
 
     def _decide(self, situation: Situation) -> Plan:
         facts = _facts(situation)
@@ -177,9 +186,11 @@ class ExpertAgent:
         trajectory = situation.trajectory
         parents = [c for c in trajectory.ranked() if c.space == space and c.recipe][: situation.parents]
         bases = [base for c in parents if (base := self._base(situation, space, _choices(c), c.id))]
-        if bases:
+        if any(base.tunables for base in bases):
             return tuple(bases)
         default = self._base(situation, space, {}, "")
+        if default is None and space == SAFEST.space:
+            default = self._base(situation, space, SAFEST.choices, "")
         if default is None:
             return ()
         best = next((c for c in trajectory.ranked() if c.recipe), None)
@@ -209,7 +220,7 @@ class ExpertAgent:
             "space.is_best": bool(own and ranked[0].space == space),
             "space.is_current": bool(trajectory.plans and trajectory.plans[-1].space == space),
             "space.behind": behind,
-            "space.writable": isinstance(self._write(situation, space, {}), codegen.Program),
+            "space.writable": bool(self._bases(situation, space)),
         }
 
 
