@@ -74,6 +74,11 @@ _TORCH_LIBRARY = re.compile(
 )
 
 
+# libcu++ and CUB find the driver's functions by name.
+_TOOLKIT_INCLUDE = re.compile(r"#\s*include\s*<(?:cub|thrust|cuda|nv|cutlass|cute)/")
+_TOOLKIT_SYMBOLS = frozenset(["dlopen", "dlsym", "dlclose", "dlerror"])
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One symbol that the space does not allow.
@@ -107,13 +112,20 @@ async def defined_symbols(object_file: Path, *, timeout_s: float = 30.0) -> dict
     return dict(zip(names, shown, strict=len(names) == len(shown)))
 
 
-async def audit(object_file: Path, space: Space) -> Failure | None:
+async def audit(object_file: Path, space: Space, source: str = "") -> Failure | None:
     """Why the candidate's object is not allowed in `space`, or None.
+
+    Args:
+        object_file: The candidate alone, before it is linked.
+        space: What it may use.
+        source: Its text, which tells what the toolkit's own headers brought in.
 
     Raises:
         ToolError: binutils' `nm` is missing or does not work.
     """
     findings = judge(await undefined_symbols(object_file), space)
+    if _TOOLKIT_INCLUDE.search(source) and not re.search(r"\bdl(?:open|sym|close|error)\b", source):
+        findings = [finding for finding in findings if finding.symbol not in _TOOLKIT_SYMBOLS]
     defined = await defined_symbols(object_file)
     findings += [
         Finding(name, "takes the place of the binding's own entry point", NEVER)

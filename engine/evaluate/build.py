@@ -157,13 +157,13 @@ class Builder:
         tier = "light"
         to_object = ("-c", "-o", "candidate.o", *extra_flags)
         done = await self._nvcc(work, source, source_path, space, sm, to_object)
-        if done.status != 0 and await needs_torch_headers(done.log, self.toolchain):
+        if done.status != 0 and await needs_torch_headers(done.log, source, self.toolchain):
             tier = "torch"
             done = await self._nvcc_with_torch(work, source, source_path, space, sm, to_object)
         if done.status != 0:
             return self._failed(done, source)
         candidate = work / "candidate.o"
-        failure = await audit.audit(candidate, space)
+        failure = await audit.audit(candidate, space, source)
         if failure is not None:
             return failure
         prepared = await preparing
@@ -207,7 +207,7 @@ class Builder:
             includes = (f"-I{folder}", "-DAT_PER_OPERATOR_HEADERS", "-DTORCH_API_INCLUDE_EXTENSION_H",
                         *self.toolchain.torch_flags)
             done = await self._run_nvcc(work, source, source_path, space, sm, standard, includes, flags)
-            if done.status == 0 or not await needs_torch_headers(done.log, self.toolchain):
+            if done.status == 0 or not await needs_torch_headers(done.log, source, self.toolchain):
                 break
         return done
 

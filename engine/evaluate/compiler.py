@@ -59,24 +59,30 @@ class Isolation:
         if not self.private_files:
             return [*self.command, *command]
         binds: list[str] = []
-        for path in dict.fromkeys([*_SYSTEM_FOLDERS, *readable]):
-            binds += ["--ro-bind-try", path, path]
+        visible: list[Path] = []
+        for name in [*_SYSTEM_FOLDERS, *readable]:
+            # A folder below one that is bound already cannot be, and need not be, bound again.
+            for path in (Path(name), Path(name).resolve()):
+                if not any(path.is_relative_to(other) for other in visible):
+                    visible.append(path)
+                    binds += ["--ro-bind-try", str(path), str(path)]
         return [*self.command, *binds, "--bind", str(folder), str(folder), "--chdir", str(folder), "--", *command]
 
 
+LIMITS_ONLY = Isolation("resource limits only")
 _known: list[Isolation] = []
 
 
 async def find_isolation() -> Isolation:
     """The strongest isolation that works here: bubblewrap, else a network namespace, else limits only."""
     if not _known:
-        _known.append(await _find_isolation())
+        _known.append(await _find_isolation(bubblewrap=True))
     return _known[0]
 
 
-async def _find_isolation() -> Isolation:
+async def _find_isolation(*, bubblewrap: bool) -> Isolation:
     choices = []
-    if shutil.which("bwrap"):
+    if bubblewrap and shutil.which("bwrap"):
         choices.append(Isolation("bubblewrap", ("bwrap", *_BUBBLEWRAP), private_files=True))
     if shutil.which("unshare"):
         choices.append(Isolation("network namespace", ("unshare", "--net")))
@@ -89,7 +95,7 @@ async def _find_isolation() -> Isolation:
                     return choice
             except (OSError, WorkerTimeoutError):
                 continue
-    return Isolation("resource limits only")
+    return LIMITS_ONLY
 
 
 async def compile_in(
@@ -109,17 +115,22 @@ async def compile_in(
         timeout_s: Wall-clock limit; CPU seconds of each process are held to the same number.
         env: Further environment variables.
     """
-    isolation = await find_isolation()
     limits = _LIMITED.format(memory=MEMORY_BYTES >> 10, seconds=int(timeout_s) + 1, blocks=FILE_BYTES >> 9)
     shell = ["/bin/sh", "-c", limits, "sh", *command]
     variables = processes.child_environment({"TMPDIR": str(folder), "LC_ALL": "C", **(env or {})})
-    try:
-        done = await processes.run(
-            isolation.wrap(shell, folder=folder, readable=readable), timeout_s=timeout_s, cwd=folder, env=variables
-        )
-    except WorkerTimeoutError:
-        return Compiled(124, f"the compiler ran longer than {timeout_s:g} s and was stopped\n" + _log(folder))
-    return Compiled(done.status, done.output + _log(folder))
+    while True:
+        isolation = await find_isolation()
+        try:
+            done = await processes.run(
+                isolation.wrap(shell, folder=folder, readable=readable), timeout_s=timeout_s, cwd=folder, env=variables
+            )
+        except WorkerTimeoutError:
+            return Compiled(124, f"the compiler ran longer than {timeout_s:g} s and was stopped\n" + _log(folder))
+        if isolation.private_files and done.status != 0 and done.stderr.startswith("bwrap:"):
+            # This machine's folders cannot be laid out inside: the next best isolation, from now on.
+            _known[:] = [await _find_isolation(bubblewrap=False)]
+            continue
+        return Compiled(done.status, done.output + _log(folder))
 
 
 def _log(folder: Path) -> str:

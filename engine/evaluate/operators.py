@@ -12,12 +12,12 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from contracts.errors import ToolError
 
-FORMAT = 2
+FORMAT = 3
 # Types that the light headers do not have. Overloads with them are left out.
 _UNSUPPORTED = re.compile(
     r"Dimname|Storage|Quantizer|QScheme|Stream\b|ITensorListRef|IListRef|c10::List|ArrayRef<at::Scalar>|SymFloat|"
@@ -60,6 +60,10 @@ _STANDARD_HEADERS = tuple(
         ("thread", r"std::thread"),
     )
 )
+_HANDLE_HEADERS = {
+    "cublasHandle_t": "cublas_v2.h", "cublasLtHandle_t": "cublasLt.h", "cudnnHandle_t": "cudnn.h",
+    "cusparseHandle_t": "cusparse.h", "cusolverDnHandle_t": "cusolverDn.h",
+}
 # Methods that hiera_mini/tensor.h defines itself.
 _OWN_METHODS = frozenset(
     re.findall(
@@ -80,11 +84,13 @@ class OperatorIndex:
         functions: Name to definitions of the inline functions in namespace at.
         structs: Name in `at::_ops` to the declaration of its static `call`.
         methods: Name to (declaration, definition) pairs of Tensor's methods.
+        handles: Name of a function that gives torch's handle of an NVIDIA library, to its declaration.
     """
 
     functions: Mapping[str, list[str]]
     structs: Mapping[str, str]
     methods: Mapping[str, list[list[str]]]
+    handles: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +133,23 @@ def read_index(include: Path) -> OperatorIndex:
                 supported = not _UNSUPPORTED.search(match["result"] + match["arguments"])
                 if supported and not match["name"].startswith("__dispatch"):
                     functions.setdefault(match["name"], []).append(match[0])
-    return OperatorIndex(functions, structs, _read_methods(tensor_body))
+    return OperatorIndex(functions, structs, _read_methods(tensor_body), _read_handles(include))
+
+
+def _read_handles(include: Path) -> dict[str, str]:
+    """`at::cuda::getCurrentCUDABlasHandle` and its like, with the headers of the types that they give."""
+    found: dict[str, str] = {}
+    for path, namespace in (("ATen/cuda/CUDAContextLight.h", "at::cuda"), ("ATen/cudnn/Handle.h", "at::native")):
+        try:
+            text = (include / path).read_text()
+        except OSError:
+            continue
+        for match in re.finditer(r"^TORCH_CUDA_CPP_API (?P<type>cu\w+Handle_t) (?P<name>\w+)\([^)]*\);", text, re.M):
+            header = _HANDLE_HEADERS.get(match["type"])
+            if header:
+                declaration = match[0].removeprefix("TORCH_CUDA_CPP_API ")
+                found[match["name"]] = f"#include <{header}>\nnamespace {namespace} {{ {declaration} }}\n"
+    return found
 
 
 def _read_methods(tensor_body: str) -> dict[str, list[list[str]]]:
@@ -155,13 +177,11 @@ def load_index(include: Path, cache: Path) -> OperatorIndex:
     try:
         data = json.loads(cache.read_text())
         if data["format"] == FORMAT:
-            return OperatorIndex(data["functions"], data["structs"], data["methods"])
+            return OperatorIndex(data["functions"], data["structs"], data["methods"], data["handles"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     index = read_index(include)
-    text = json.dumps(
-        {"format": FORMAT, "functions": index.functions, "structs": index.structs, "methods": index.methods}
-    )
+    text = json.dumps({"format": FORMAT, **asdict(index)})
     cache.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=cache.parent, prefix=cache.name + ".")
     with os.fdopen(handle, "w") as file:
@@ -314,7 +334,8 @@ class _Writer:
         lines.append("#define HM_METHOD_DECLS " + " ".join(self._method_declarations))
         structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items()))
         definitions = "\n".join(self._definitions)
+        handles = "".join(text for name, text in self._index.handles.items() if re.search(rf"\b{name}\b", source))
         return Headers(
             "\n".join(lines) + "\n",
-            "#pragma once\nnamespace at {\nnamespace _ops {\n" + structs + "}\n" + definitions + "\n}\n",
+            "#pragma once\nnamespace at {\nnamespace _ops {\n" + structs + "}\n" + definitions + "\n}\n" + handles,
         )

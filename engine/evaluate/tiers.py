@@ -22,6 +22,7 @@ _MISSING_MEMBER = re.compile(
 _MISSING_MACRO = re.compile(
     r"error: identifier \"(?P<name>(?:TORCH|C10|AT|CUDA_KERNEL|GPU)_\w+|gpuAtomic\w+)\" is undefined"
 )
+_NOT_A_NAMESPACE = re.compile(r"error: (?:name followed by \"::\" must be a class|name must be a namespace name)")
 _MISSING_HEADER = re.compile(r"fatal error: (?P<path>(?:torch|ATen|c10|caffe2|pybind11)/[\w./]+): No such file")
 _CXX20 = re.compile(
     r"\bconcept\b|\brequires\b|\bconsteval\b|\bconstinit\b|<=>|\bco_(?:await|yield|return)\b|\bstd::(?:span|ranges|"
@@ -59,8 +60,10 @@ def standard_of(source: str, default: str) -> str:
     return "c++20" if _CXX20.search(source) else default
 
 
-async def needs_torch_headers(log: str, toolchain: Toolchain) -> bool:
+async def needs_torch_headers(log: str, source: str, toolchain: Toolchain) -> bool:
     """True when `log` complains of a name that torch has and the light headers lack."""
+    if _NOT_A_NAMESPACE.search(log) and _NEEDS_WHOLE.search(source):
+        return True
     for match in _MISSING_HEADER.finditer(log):
         roots = (toolchain.torch_include, toolchain.torch_include / "torch" / "csrc" / "api" / "include")
         if any((root / match["path"]).exists() for root in roots):

@@ -4,6 +4,7 @@
 // changes one of them fails here, and then every candidate is built with the real headers instead.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/Scalar.h>
 #include <c10/core/UndefinedTensorImpl.h>
@@ -99,6 +100,16 @@ API void hm_contiguous(const void* t, int format, void* out) {
 }
 API void hm_cat(const void* tensors, size_t count, int64_t dim, void* out) {
   *static_cast<at::Tensor*>(out) = at::cat(at::TensorList(static_cast<const at::Tensor*>(tensors), count), dim);
+}
+API void hm_from_blob(void* data, const int64_t* sizes, const int64_t* strides, size_t dims, int dtype, int device_type,
+                      int device_index, void* out) {
+  const c10::Device device(static_cast<c10::DeviceType>(device_type), static_cast<c10::DeviceIndex>(device_index));
+  *static_cast<at::Tensor*>(out) =
+      at::for_blob(data, at::IntArrayRef(sizes, dims))
+          .strides(at::IntArrayRef(strides, dims))
+          .target_device(device)
+          .options(at::TensorOptions().dtype(static_cast<c10::ScalarType>(dtype)).device(device))
+          .make_tensor();
 }
 
 // torch's CUDA half is not linked: the same library serves a CPU-only torch, where there is no stream.

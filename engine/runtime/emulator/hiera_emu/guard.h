@@ -15,7 +15,7 @@
 namespace hiera_emu {
 
 constexpr int kSignals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGVTALRM};
-constexpr double kDefaultLimitSeconds = 60;
+constexpr double kDefaultLimitSeconds = 30;
 
 inline struct sigaction old_actions[sizeof kSignals / sizeof *kSignals];
 

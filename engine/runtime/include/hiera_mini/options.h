@@ -9,7 +9,6 @@ using namespace c10;
 struct TypeMeta {
   ScalarType type;
   TypeMeta(ScalarType value) : type(value) {}
-  operator ScalarType() const { return type; }
   size_t itemsize() const { return elementSize(type); }
   const char* name() const { return toString(type); }
   ScalarType toScalarType() const { return type; }

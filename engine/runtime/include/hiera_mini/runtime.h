@@ -45,7 +45,9 @@ bool hm_scalar_is_floating(const void* scalar);
 // The current stream of a device (-1: the current device); null where torch has no CUDA.
 void* hm_cuda_stream(int device);
 
-// Two operators whose C++ signatures the generated declarations cannot carry.
+// Operators whose C++ signatures the generated declarations cannot carry.
 void hm_cat(const void* tensors, size_t count, int64_t dim, void* out);
 void hm_contiguous(const void* tensor, int memory_format, void* out);
+void hm_from_blob(void* data, const int64_t* sizes, const int64_t* strides, size_t dims, int dtype, int device_type,
+                  int device_index, void* out);
 }

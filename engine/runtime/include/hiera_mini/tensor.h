@@ -80,7 +80,7 @@ class Tensor {
   IntArrayRef sizes() const { return {hm_sizes(this), static_cast<size_t>(hm_dim(this))}; }
   IntArrayRef strides() const { return {hm_strides(this), static_cast<size_t>(hm_dim(this))}; }
   ScalarType scalar_type() const { return static_cast<ScalarType>(hm_dtype(this)); }
-  hiera_mini::TypeMeta dtype() const { return scalar_type(); }
+  hiera_mini::TypeMeta dtype() const { return {scalar_type()}; }
   hiera_mini::DeprecatedType type() const { return {scalar_type(), device()}; }
 #ifdef HIERA_EMU  // Emulated run: the candidate takes its tensors for CUDA ones.
   Device device() const { return {DeviceType::CUDA, 0}; }
@@ -178,6 +178,21 @@ template <typename T, bool is_cuda> struct AccumulateType {
 template <typename T, bool is_cuda> using acc_type = typename AccumulateType<T, is_cuda>::type;
 
 template <typename T> inline T ceil_div(T a, T b) { return (a + b - 1) / b; }
+
+// Memory that someone else owns. The form with a deleter is torch's own (it needs std::function).
+inline Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options = {}) {
+  if (strides.size() != sizes.size()) HM_FAIL(hiera_mini::message("from_blob: sizes and strides differ in length"));
+  const Device device = options.device();
+  Tensor result;
+  hm_from_blob(data, sizes.data(), strides.data(), sizes.size(), static_cast<int>(options.dtype().type),
+               static_cast<int>(device.type()), device.index(), &result);
+  return result;
+}
+inline Tensor from_blob(void* data, IntArrayRef sizes, const TensorOptions& options = {}) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t i = sizes.size(); i-- > 1;) strides[i - 1] = strides[i] * sizes[i];
+  return from_blob(data, sizes, strides, options);
+}
 
 inline std::optional<Device> device_of(const Tensor& tensor) {
   return tensor.defined() ? std::optional<Device>(tensor.device()) : std::nullopt;
