@@ -15,6 +15,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.errors import HieraError
+from engine.agents.given import GivenAgent
 from engine.optimize import limits, optimize
 from engine.report import progress_line
 from engine.requests import earlier_run
@@ -58,8 +59,12 @@ async def _run(request: dict[str, Any], send: Any) -> None:
             fields["summary"] = codec.to_data(summarise(trajectory, store.root / "runs" / trajectory.run))
         send("progress", **fields)
 
-    known = earlier_run(job, store) if not request.get("fresh") and not request.get("resume") else None
-    trajectory = known or await optimize(job, on_event=on_event, store=store, resume=request.get("resume"), cancel=cancel)
+    agent = GivenAgent(**request["given"]) if request.get("given") else None
+    anew = request.get("fresh") or request.get("resume") or agent is not None
+    known = None if anew else earlier_run(job, store)
+    trajectory = known or await optimize(
+        job, on_event=on_event, agent=agent, store=store, resume=request.get("resume"), cancel=cancel
+    )
     folder = store.root / "runs" / trajectory.run
     send("finished", run=trajectory.run, again=known is not None, summary=codec.to_data(summarise(trajectory, folder)))
 

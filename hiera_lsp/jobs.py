@@ -94,12 +94,25 @@ class Jobs:
 
     def start(
         self, site: Site, job: Job, *, text_hash: str, on_progress: OnProgress, on_end: OnEnd,
-        resume: str | None = None, fresh: bool = False, extra_environment: Mapping[str, str] | None = None,
+        resume: str | None = None, fresh: bool = False, given: Mapping[str, str] | None = None,
+        extra_environment: Mapping[str, str] | None = None,
     ) -> RunningJob:
-        """Start a job and return at once. The caller has checked that the site has none."""
+        """Start a job and return at once. The caller has checked that the site has none.
+
+        Args:
+            site: What it is about.
+            job: What the engine shall do.
+            text_hash: Hash of the site's text now.
+            on_progress: Called with every event's kind.
+            on_end: Called once, however the job ends.
+            resume: Run to go on with.
+            fresh: Do not answer from an earlier run.
+            given: `source` and `space` of the one kernel to judge, instead of a search.
+            extra_environment: Such as the key of a model.
+        """
         running = RunningJob(id=f"job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job)
         self._running[site] = running
-        request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh}
+        request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh, "given": dict(given) if given else None}
         environment = {**self._environment, **(extra_environment or {})}
         task = asyncio.get_running_loop().create_task(self._work(running, request, environment, on_progress, on_end))
         self._tasks[running.id] = task

@@ -144,7 +144,8 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         where=verification.where if verification else "",
         isolation=verification.isolation if verification else "",
         hot_lines=tuple(
-            HotLineSummary(line=hot.line, share=hot.share, stall=hot.stall) for hot in (counters.lines if counters else ())
+            HotLineSummary(line=hot.line, share=hot.share, stall=hot.stall)
+            for hot in (counters.lines if counters else ())
         ),
         notes=tuple(dict.fromkeys(trajectory.notes)),
         tokens=trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens,

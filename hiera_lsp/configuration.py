@@ -1,0 +1,73 @@
+"""Where settings come from: initialization options, the client's configuration, and the project's own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+from pygls import uris
+
+from hiera_lsp.session import Session
+from hiera_lsp.settings import project_settings, read_settings
+
+if TYPE_CHECKING:
+    from hiera_lsp.server import HieraServer
+
+SECTION = "hiera"
+
+
+def begin(server: HieraServer, session: Session, params: types.InitializeParams) -> None:
+    """Take the initialization options; `trusted: false` refuses to run anything of the user's."""
+    options: Any = params.initialization_options or {}
+    if not isinstance(options, dict):
+        options = {}
+    session.trusted = options.get("trusted") is not False
+    section = options.get("settings", {key: value for key, value in options.items() if key != "trusted"})
+    folders = [folder.uri for folder in params.workspace_folders or ()]
+    if not folders and params.root_uri:
+        folders = [params.root_uri]
+    _apply(server, session, "", section)
+    for uri in folders:
+        _apply(server, session, uris.to_fs_path(uri) or "", section)
+
+
+async def pull(server: HieraServer, session: Session) -> None:
+    """Ask the client for the section of every folder."""
+    if not session.client.configuration:
+        return
+    folders = list(server.workspace.folders.values())
+    items = [types.ConfigurationItem(section=SECTION)]
+    items += [types.ConfigurationItem(scope_uri=folder.uri, section=SECTION) for folder in folders]
+    answers = await server.workspace_configuration_async(types.ConfigurationParams(items=items))
+    for folder, answer in zip(["", *(uris.to_fs_path(f.uri) or "" for f in folders)], answers, strict=False):
+        _apply(server, session, folder, answer)
+
+
+def watch(server: HieraServer, session: Session) -> None:
+    """Ask to be told of changes, where the client takes registrations."""
+    if session.client.change_configuration:
+        registration = types.Registration(
+            id="hiera-configuration", method=types.WORKSPACE_DID_CHANGE_CONFIGURATION,
+            register_options=types.DidChangeConfigurationRegistrationOptions(section=SECTION),
+        )
+        server.client_register_capability(types.RegistrationParams(registrations=[registration]))
+
+
+async def changed(server: HieraServer, session: Session, params: types.DidChangeConfigurationParams) -> None:
+    """Take new settings: pushed with the notification, or pulled where the client only says that they changed."""
+    settings: Any = params.settings
+    if isinstance(settings, dict) and isinstance(settings.get(SECTION), dict):
+        for folder in list(session.settings) or [""]:
+            _apply(server, session, folder, settings[SECTION])
+    else:
+        await pull(server, session)
+
+
+def _apply(server: HieraServer, session: Session, folder: str, section: Any) -> None:
+    base, warnings = project_settings(Path(folder)) if folder else (None, ())
+    session.settings[folder], more = read_settings(section, base)
+    for warning in (*warnings, *more):
+        if warning not in session.warned:
+            session.warned.add(warning)
+            server.window_show_message(types.ShowMessageParams(type=types.MessageType.Warning, message=warning))

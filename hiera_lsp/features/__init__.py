@@ -1,0 +1,1 @@
+"""One file a feature. Each function reads a session's state and answers one request."""

@@ -1,0 +1,139 @@
+"""What the server knows while it runs: documents' sites, settings, results, jobs, and what the client can do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types
+from pygls import uris
+
+from engine.store import cache_root
+from engine.trajectory import Job
+from hiera_lsp.jobs import Jobs, Site
+from hiera_lsp.results import Result, Results
+from hiera_lsp.settings import Settings
+from hiera_lsp.sites import EditorSite, SiteFinder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """What the client can do; every optional answer asks here first."""
+
+    markdown: bool = True
+    disabled_actions: bool = False
+    resolve_edit: bool = False
+    resolve_command: bool = False
+    annotations: bool = False
+    create_files: bool = False
+    versioned_edits: bool = False
+    progress: bool = False
+    apply_edit: bool = False
+    related_information: bool = False
+    code_description: bool = False
+    lens_refresh: bool = False
+    inlay_refresh: bool = False
+    configuration: bool = False
+    change_configuration: bool = False
+    show_document: bool = False
+    client_commands: tuple[str, ...] = ()
+
+    @classmethod
+    def from_capabilities(cls, capabilities: types.ClientCapabilities) -> Client:
+        """Read the capabilities once."""
+        document, workspace, window = capabilities.text_document, capabilities.workspace, capabilities.window
+        action = document.code_action if document else None
+        resolve = action.resolve_support.properties if action and action.resolve_support else ()
+        hover = document.hover if document else None
+        formats = list(hover.content_format or ()) if hover else []
+        edit = workspace.workspace_edit if workspace else None
+        publish = document.publish_diagnostics if document else None
+        experimental: Any = capabilities.experimental or {}
+        commands = experimental.get("commands", {}) if isinstance(experimental, Mapping) else {}
+        return cls(
+            markdown=not formats or formats[0] == types.MarkupKind.Markdown,
+            disabled_actions=bool(action and action.disabled_support),
+            resolve_edit="edit" in resolve,
+            resolve_command="command" in resolve,
+            annotations=bool(edit and edit.change_annotation_support),
+            create_files=bool(edit and types.ResourceOperationKind.Create in (edit.resource_operations or ())),
+            versioned_edits=bool(edit and edit.document_changes),
+            progress=bool(window and window.work_done_progress),
+            apply_edit=bool(workspace and workspace.apply_edit),
+            related_information=bool(publish and publish.related_information),
+            code_description=bool(publish and publish.code_description_support),
+            lens_refresh=bool(workspace and workspace.code_lens and workspace.code_lens.refresh_support),
+            inlay_refresh=bool(workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support),
+            configuration=bool(workspace and workspace.configuration),
+            change_configuration=bool(
+                workspace and workspace.did_change_configuration
+                and workspace.did_change_configuration.dynamic_registration
+            ),
+            show_document=bool(window and window.show_document),
+            client_commands=tuple(commands.get("commands", ())) if isinstance(commands, Mapping) else (),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """State of one server. Handlers read it; jobs and notifications change it.
+
+    Attributes:
+        trusted: False refuses to run anything of the user's.
+        settings: Per workspace folder path; the empty key holds where no folder fits.
+        warned: Setting warnings already shown.
+    """
+
+    client: Client = field(default_factory=Client)
+    trusted: bool = True
+    finder: SiteFinder = field(default_factory=SiteFinder)
+    results: Results = field(default_factory=Results)
+    jobs: Jobs = field(default_factory=lambda: Jobs(os.environ))
+    settings: dict[str, Settings] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def folder_of(self, uri: str) -> str:
+        """The workspace folder a document belongs to: the deepest that holds it, or the empty key."""
+        path = uris.to_fs_path(uri) or ""
+        inside = [folder for folder in self.settings if folder and Path(path).is_relative_to(folder)]
+        return max(inside, key=len, default="")
+
+    def settings_of(self, uri: str) -> Settings:
+        """The settings that hold for a document."""
+        return self.settings.get(self.folder_of(uri)) or self.settings.get("") or Settings()
+
+    def job_for(self, site: EditorSite, uri: str, preset: str | None) -> Job:
+        """The engine's job for a site, from the settings."""
+        settings = self.settings_of(uri)
+        return Job(
+            file=uris.to_fs_path(uri) or uri,
+            name=site.symbol,
+            preset=preset or settings.preset,
+            budget=settings.budget or None,
+            seconds=float(settings.limit_s) if settings.limit_s else None,
+            tokens=settings.tokens or None,
+            space=settings.space or None,  # type: ignore[arg-type] - checked by the settings.
+            agent=settings.agent,
+            precision=settings.precision,  # type: ignore[arg-type]
+            device=settings.device,
+            python=settings.interpreter,
+        )
+
+    def is_stale(self, result: Result, sites: tuple[EditorSite, ...]) -> bool:
+        """True when the site's text is no longer the one that was measured."""
+        site = next((s for s in sites if s.symbol == result.symbol), None)
+        return site is None or site.text_hash != result.text_hash
+
+    def live_result(self, uri: str, symbol: str) -> Result | None:
+        """The site's result unless the user discarded it."""
+        result = self.results.at(Site(uri, symbol))
+        return None if result is None or result.state == "discarded" else result
+
+
+def results_file() -> Path:
+    """Where results are kept over restarts."""
+    return cache_root() / "editor" / "results.jsonl"

@@ -1,0 +1,128 @@
+"""The words of hovers, diagnostics and lenses, from a summary. Each number says where it comes from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hiera_lsp.results import Result
+from hiera_lsp.summary import CandidateSummary, Summary
+
+SPACE_WORDS = {
+    "cuda": "own CUDA kernels only", "cuda_libs": "own kernels and CUDA libraries",
+    "cuda_libs_torch": "own kernels, CUDA libraries and PyTorch operators",
+}
+DIRECTION_WORDS = {
+    "C": "control-flow and boundary specialisation", "P": "thread- and warp-level parallelism",
+    "M": "memory-transaction efficiency", "R": "data reuse and data-movement pipelining",
+    "T": "Tensor Core and instruction-pipeline utilisation",
+}
+
+
+def speedup_words(candidate: CandidateSummary | None, measured: bool) -> str:
+    """`1.83x [1.80, 1.86] over eager`, or why there is no such number."""
+    if candidate is None:
+        return "no candidate was accepted"
+    if candidate.speedup is None or candidate.ci95 is None:
+        return "verified without a GPU: no speed-up is claimed" if not measured else "verified, not timed"
+    interval = f"{candidate.speedup:.2f}x [{candidate.ci95[0]:.2f}, {candidate.ci95[1]:.2f}] over eager"
+    return interval if candidate.ci95[0] > 1.0 else f"nothing faster was found (best {interval})"
+
+
+def diagnostic_message(result: Result) -> str:
+    """One or two lines: what limits the code, the proof, what was found."""
+    summary = result.summary
+    bound = f"{summary.bound}-bound ({summary.evidence_how})" if summary.bound else "bottleneck not known"
+    proof = "; ".join(summary.evidence[:3])
+    found = speedup_words(summary.best_candidate, summary.measured)
+    where = f"space {summary.space}, direction {summary.direction}" if summary.direction else f"space {summary.space}"
+    return f"{bound}: {proof}\n{where}: {found}{_state_words(result)}"
+
+
+def diagnostic_code(summary: Summary) -> str:
+    """Stable code of the bottleneck."""
+    return f"hiera.{summary.bound}-bound" if summary.bound else "hiera.result"
+
+
+def lens_title(result: Result, stale: bool) -> str:
+    """Title of the first lens."""
+    words = speedup_words(result.summary.best_candidate, result.summary.measured)
+    return f"HIERA: {words}" + (" (source changed)" if stale else "")
+
+
+def hover(result: Result, *, stale: bool, markdown: bool) -> str:
+    """The whole evidence in at most 30 lines."""
+    summary = result.summary
+    best = summary.best_candidate
+    lines = [_title(summary, best, markdown)]
+    rows: list[tuple[str, str]] = []
+    if summary.bound:
+        rows.append(("Bound", f"{summary.bound} ({summary.evidence_how})"))
+        rows += [("", sentence) for sentence in summary.evidence[:3]]
+    if summary.roof_us:
+        roof = f"{summary.roof_us:.4g} µs, {summary.intensity or 0:.3g} FLOP/byte (estimated)"
+        rows.append(("Roof", roof + _roof(best, summary)))
+    if summary.space:
+        words = SPACE_WORDS.get(summary.space, summary.space)
+        rows.append(("Space", f"{summary.space}: {words}. {summary.space_reason}"))
+    if summary.direction:
+        words = DIRECTION_WORDS.get(summary.direction, "")
+        rows.append(("Direction", f"{summary.direction}: {words}. {summary.direction_reason}"))
+    for code, (value, reason) in (summary.scores or {}).items():
+        rows.append((f"Score {code}", f"{value:g}: {reason}"))
+    if best is not None:
+        rows.append(("Time", _times(best, summary)))
+        if best.speedup_vs_compile is not None:
+            rows.append(("vs compile", f"{best.speedup_vs_compile:.2f}x over the best torch.compile mode"))
+    if summary.checks:
+        passed = sum(status == "pass" for status in summary.checks.values())
+        skipped = [f"{name} ({status})" for name, status in summary.checks.items() if status != "pass"]
+        left = f"; not passed: {', '.join(skipped[:4])}" if skipped else ""
+        how = f"{summary.where}, {passed} checks passed{left}"
+        rows.append(("Verified", how + f" ({summary.isolation})"))
+    rows.append(("Age", f"{_age(result.finished_at)} on {summary.device or 'no device'}; {summary.stop_reason}"))
+    if stale:
+        rows.append(("Note", "the source changed since: re-verify before accepting"))
+    elif best is not None:
+        rows.append(("Next", "accept, compare or discard by the code actions or lenses on this line"))
+    lines += _table(rows) if markdown else [f"{name + ':' if name else '':<12}{text}" for name, text in rows]
+    return "\n".join(lines[:30])
+
+
+def _title(summary: Summary, best: CandidateSummary | None, markdown: bool) -> str:
+    words = speedup_words(best, summary.measured)
+    return f"**{summary.name}**: {words}\n" if markdown else f"{summary.name}: {words}"
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    cells = [f"| {name} | {text.replace('|', '/')} |" for name, text in rows]
+    return ["| | |", "|---|---|", *cells]
+
+
+def _times(best: CandidateSummary, summary: Summary) -> str:
+    if best.median_us is None:
+        return "not measured: no GPU was used"
+    eager = f", eager {summary.eager_us:.4g} µs" if summary.eager_us else ""
+    compiled = f", torch.compile {summary.compile_us:.4g} µs" if summary.compile_us else ""
+    return f"{best.median_us:.4g} µs (measured, cold L2){eager}{compiled}"
+
+
+def _roof(best: CandidateSummary | None, summary: Summary) -> str:
+    if best is None or best.median_us is None or not summary.roof_us:
+        return ""
+    return f"; the best runs at {100 * summary.roof_us / best.median_us:.0f} % of it"
+
+
+def _state_words(result: Result) -> str:
+    best = result.summary.best_candidate
+    if best is None:
+        return ""
+    return ", confirmed in a fresh build" if best.confirmed else ", verified, not confirmed"
+
+
+def _age(finished_at: str) -> str:
+    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(finished_at)).total_seconds())
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= size:
+            number = int(seconds // size)
+            return f"{number} {unit}{'s' if number > 1 else ''} ago"
+    return "just now"
