@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.status import Status
 
 from engine import report
+from engine.records import Evaluation
 from engine.trajectory import Event, Trajectory
 
 STEPS = {
@@ -33,6 +34,7 @@ class Progress:
         self._rounds, self._budget = rounds, budget
         self._console = Console(stderr=True, highlight=False)
         self._status: Status | None = None
+        self._judged_before: dict[str, Evaluation] = {}
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -89,8 +91,15 @@ class Progress:
             said = f"verified {evaluation.verification.where}" if evaluation.verification else "verified"
         else:
             said = "not accepted"
+        before, self._judged_before[evaluation.candidate_id] = (
+            self._judged_before.get(evaluation.candidate_id), evaluation)
         if evaluation.confirmed:
             said += ", confirmed"
+        elif before is not None and evaluation.counters is not None and before.counters is None:
+            found = evaluation.counters
+            said += f", profiled: {found.limiter or found.bound or found.status}"
+        elif before is not None:
+            said += ", timed again"
         line = report.progress_line(trajectory, rounds=self._rounds, budget=self._budget)
         return f"{line} | {evaluation.candidate_id} {what}: {said}"
 
