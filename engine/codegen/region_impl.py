@@ -11,7 +11,9 @@ from engine.codegen.kernel_text import Kernel
 from engine.codegen.lower import Lowering
 from engine.codegen.prims import Cut, Load, NotFusibleError, Prim, Reduce, Scan, walk
 from engine.codegen.program_ir import build_nest, rewrite
+from engine.codegen.pointwise import write_pointwise
 from engine.codegen.regions import Choices, RegionCode, Temporary
+from engine.codegen.rows import dry_run, write_rows
 from engine.records import Device
 
 Outputs = list[tuple[str, Prim]]
@@ -142,10 +144,17 @@ def check_fusible(name: str, outputs: Outputs) -> str:
     kind = ""
     for step in steps(name, outputs):
         kind = family(step.outputs)
-        if kind != "pointwise":
+        if kind == "scans":
             raise NotFusibleError("this family is written by a library so far")
-        build_nest(step.outputs)
+        nest = build_nest(step.outputs)
+        dry_run(nest, _plain_layouts(step.outputs))
     return kind
+
+
+def _plain_layouts(outputs: Outputs) -> dict[str, TensorSpec]:
+    specs = {p.value: TensorSpec.contiguous(p.dtype, p.shape) for p in walk([p for _, p in outputs])
+             if isinstance(p, Load)}
+    return specs | {value: TensorSpec.contiguous(p.dtype, p.shape) for value, p in outputs}
 
 
 def write_kernels(
@@ -162,7 +171,8 @@ def write_kernels(
     if any(prim.numel == 0 for _, prim in step.outputs):
         return [Kernel(name=step.name, text=f"// {step.name}: nothing to compute, the result is empty.",
                        helpers=frozenset(), host=())]
-    from engine.codegen.pointwise import write_pointwise
+    if kind == "rows":
+        return write_rows(step.name, title, step.outputs, layouts=layouts, names=names, choices=choices, device=device)
 
     return [write_pointwise(step.name, title, step.outputs, layouts=layouts, names=names, choices=choices,
                             device=device)]
