@@ -35,6 +35,11 @@ def extract(request, emit):
     """
     subject = open_subject(request, emit)
     emit("built")
+    return describe(subject, request)
+
+
+def describe(subject, request):
+    """Trace every example of a subject; the reply of `extract`."""
     variants = []
     first = None
     for example in subject.examples:
@@ -103,7 +108,7 @@ def open_subject(request, emit):
             if not callable(function):
                 raise Refusal(f"there is no function {request['function']!r} in this script",
                               "name a function that returns the inputs", script_path, 1)
-            script = _One(function, getattr(script, "get_init_inputs", None))
+            script = One(function, getattr(script, "get_init_inputs", None))
     return subject_of(module, target, script, place)
 
 
@@ -134,7 +139,7 @@ def traced_variant(subject, example):
     return data
 
 
-class _One:
+class One:
     """A script whose one function gives the inputs."""
 
     def __init__(self, function, init):
