@@ -30,3 +30,18 @@ def alias_roots(graph: Graph) -> dict[str, str]:
                 source = sources[index] if node.base in ("broadcast_tensors", "meshgrid") else sources[0]
                 roots[name] = roots.get(source, source)
     return roots
+
+
+# Views that may begin elsewhere than their source.
+_MOVES_START = words(
+    "select slice narrow split split_with_sizes chunk unbind tensor_split unfold as_strided diagonal unsafe_split"
+)
+
+
+def offset_views(graph: Graph) -> frozenset[str]:
+    """Values that may begin in the middle of an allocation, so that wide accesses could be unaligned."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.base in MAY_ALIAS and (node.base in _MOVES_START or any(name in found for name in node.refs())):
+            found.update(name for name in node.outputs if name is not None)
+    return frozenset(found)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 
-from contracts.contract import Argument, Contract, Variant
+from contracts.contract import Contract, Variant
+from contracts.cuda_adaptor import host_signature, returns_of
 from engine.codegen import CannotWrite, Program, Recipe, cpp, text
+from engine.codegen.products import template_text
 from engine.codegen.variant import VariantText, write_variant
 from engine.records import Device
 
@@ -29,12 +31,16 @@ def write_program(contract: Contract, recipe: Recipe, device: Device) -> Program
     entry = _entry(contract, parts)
     body = "\n".join([*functions, entry])
     device_helpers = _device_helpers(parts)
-    helpers = text.host_helpers(name for name in text.HOST_HELPERS if f"{name}(" in body)
+    helpers = text.host_helpers(
+        (name for name in text.HOST_HELPERS if f"{name}(" in body), aten=recipe.space == "cuda_libs_torch"
+    )
     notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
-    sections = [
-        text.header(contract, recipe, notes), _includes(device_helpers + helpers + body), device_helpers, helpers,
-        *dict.fromkeys(piece for part in parts for piece in part.library_text), body,
+    pieces = [
+        template_text([name for part in parts for name in part.templates]),
+        *dict.fromkeys(piece for part in parts for piece in part.library_text),
     ]
+    includes = _includes("\n".join([device_helpers, helpers, *pieces, body]))
+    sections = [text.header(contract, recipe, notes), includes, device_helpers, helpers, *pieces, body]
     tunables = {tunable.key: tunable for part in reversed(parts) for tunable in part.tunables}
     return Program(
         source="\n".join(section for section in sections if section),
@@ -48,8 +54,7 @@ def write_program(contract: Contract, recipe: Recipe, device: Device) -> Program
 
 def declaration(contract: Contract) -> str:
     """The host function's declaration, as cpp_source.cpp has it, without the semicolon."""
-    parameters = ", ".join(f"{_cpp_type(argument)} {argument.name}" for argument in contract.arguments)
-    return f"{_result_type(contract)} {contract.entry}({parameters})"
+    return host_signature(contract.entry, contract.arguments, returns_of(len(contract.outputs)))
 
 
 def _variant(contract: Contract, variant: Variant, recipe: Recipe, device: Device) -> VariantText:
@@ -93,16 +98,6 @@ def _includes(body: str) -> str:
         lines.append("#include <tuple>")
     lines.append("#include <vector>")
     return "\n".join(lines) + "\n"
-
-
-def _cpp_type(argument: Argument) -> str:
-    if argument.tensor is not None:
-        return "torch::Tensor"
-    return {bool: "bool", int: "int64_t", float: "double"}[type(argument.value)]
-
-
-def _result_type(contract: Contract) -> str:
-    return "torch::Tensor" if len(contract.outputs) == 1 else "std::vector<torch::Tensor>"
 
 
 def _entry(contract: Contract, parts: list[VariantText]) -> str:

@@ -19,6 +19,51 @@ static bool same_strides(const at::Tensor& value, at::IntArrayRef strides) {
   return true;
 }
 """,
+    "copy_into": """\
+// Copies every element of `source` into `target`; both have the same sizes, each its own strides.
+struct CopyLayout {
+  int64_t sizes[8], source_steps[8], target_steps[8], numel;
+};
+template <typename Word>
+__global__ void copy_elements(const Word* __restrict__ source, Word* __restrict__ target, const CopyLayout layout) {
+  const int64_t threads = int64_t(gridDim.x) * blockDim.x;
+  for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < layout.numel; i += threads) {
+    int64_t rest = i, from = 0, to = 0;
+    for (int d = 7; d >= 0; --d) {
+      const int64_t position = rest % layout.sizes[d];
+      rest /= layout.sizes[d];
+      from += position * layout.source_steps[d];
+      to += position * layout.target_steps[d];
+    }
+    target[to] = source[from];
+  }
+}
+static void copy_into(const at::Tensor& target, const at::Tensor& source) {
+  TORCH_CHECK(source.dim() <= 8, "copies of more than 8 dimensions are not written");
+  if (source.numel() == 0) return;
+  CopyLayout layout{};
+  layout.numel = source.numel();
+  for (int64_t d = 0; d < 8; ++d) layout.sizes[d] = 1;
+  for (int64_t d = 0; d < source.dim(); ++d) {
+    layout.sizes[d] = source.size(d);
+    layout.source_steps[d] = source.stride(d);
+    layout.target_steps[d] = target.stride(d);
+  }
+  const int64_t wanted = (layout.numel + 255) / 256;
+  const unsigned blocks = static_cast<unsigned>(wanted < 65535 ? wanted : 65535);
+  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  const void* from = source.const_data_ptr();
+  void* to = target.data_ptr();
+  switch (source.element_size()) {
+    case 1: copy_elements<<<blocks, 256, 0, stream>>>((const uint8_t*)from, (uint8_t*)to, layout); break;
+    case 2: copy_elements<<<blocks, 256, 0, stream>>>((const uint16_t*)from, (uint16_t*)to, layout); break;
+    case 4: copy_elements<<<blocks, 256, 0, stream>>>((const uint32_t*)from, (uint32_t*)to, layout); break;
+    case 8: copy_elements<<<blocks, 256, 0, stream>>>((const uint64_t*)from, (uint64_t*)to, layout); break;
+    default: copy_elements<<<blocks, 256, 0, stream>>>((const double2*)from, (double2*)to, layout);
+  }
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+""",
     "fresh_copy": """\
 // A copy with the given strides that shares no memory with `value`. Stride 0 repeats one element.
 static at::Tensor fresh_copy(const at::Tensor& value, at::IntArrayRef strides) {
@@ -27,7 +72,7 @@ static at::Tensor fresh_copy(const at::Tensor& value, at::IntArrayRef strides) {
     if (strides[d] == 0 && value.size(d) > 1) distinct = distinct.narrow(d, 0, 1);
   }
   at::Tensor copy = at::empty_strided(distinct.sizes(), strides, value.options());
-  copy.copy_(distinct);
+  copy_into(copy, distinct);
   return copy.expand(value.sizes());
 }
 """,
@@ -64,17 +109,28 @@ static void release(Tensors&... tensors) {
 }
 """,
 }
+_ATEN_COPY = """\
+static void copy_into(const at::Tensor& target, const at::Tensor& source) { target.copy_(source); }
+"""
 _NEEDS = {
-    "with_strides": ("same_strides", "fresh_copy"), "check_argument": ("same_strides", "fresh_copy", "check_written"),
+    "fresh_copy": ("copy_into",),
+    "with_strides": ("same_strides", "fresh_copy", "copy_into"),
+    "check_argument": ("same_strides", "fresh_copy", "check_written", "copy_into"),
 }
 
 
-def host_helpers(used: Iterable[str]) -> str:
-    """The text of the helpers used and of those they need, in the order of definition."""
+def host_helpers(used: Iterable[str], *, aten: bool) -> str:
+    """The text of the helpers used and of those they need, in the order of definition.
+
+    Args:
+        used: Keys of `HOST_HELPERS`.
+        aten: Whether ATen may copy; otherwise an own kernel does.
+    """
     wanted = set(used)
     for name in list(wanted):
         wanted.update(_NEEDS.get(name, ()))
-    return "\n".join(text for name, text in HOST_HELPERS.items() if name in wanted)
+    texts = {**HOST_HELPERS, **({"copy_into": _ATEN_COPY} if aten else {})}
+    return "\n".join(text for name, text in texts.items() if name in wanted)
 
 
 def comment(paragraphs: Sequence[str], width: int = 110) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from contracts.contract import Contract, Variant
+from contracts.cuda_adaptor import returns_of
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.codegen import CannotWrite, Recipe, Tunable, cpp
+from engine.codegen import Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
-from engine.codegen.aten_calls import CallWriter, is_random
+from engine.codegen.aten_calls import is_random
+from engine.codegen.externs import ExternWriter, allocation, work_shares
 from engine.codegen.regions import Region, extern_nodes, plan_regions
 from engine.codegen.simplify import simplify
 from engine.records import Device
@@ -27,6 +29,7 @@ class VariantText:
         text: Kernels and the variant's function, for file scope.
         helpers: Names for `helpers.helper_text`.
         library_text: Whole helper functions to paste once a file, such as a cuBLAS handle.
+        templates: Names of shared kernel templates.
         tunables: Choices that could have been made otherwise.
         kernels: Own kernels in launch order.
         library_calls: Library functions called.
@@ -37,6 +40,7 @@ class VariantText:
     text: str = ""
     helpers: set[str] = field(default_factory=set)
     library_text: list[str] = field(default_factory=list)
+    templates: list[str] = field(default_factory=list)
     tunables: list[Tunable] = field(default_factory=list)
     kernels: list[str] = field(default_factory=list)
     library_calls: list[str] = field(default_factory=list)
@@ -70,6 +74,12 @@ class _VariantWriter:
         self.device_code: list[str] = []
         self.lines: list[str] = []
         self.regions = self._plan()
+        self.read_by_kernels = {name for region in self.regions for name in region.inputs}
+        self.made_by_kernels = {name for region in self.regions for name in region.outputs}
+        self.externs = ExternWriter(
+            graph=graph, recipe=recipe, device=device, names=self.names, layouts=self.layouts,
+            options=self._options(), flags=contract.flags, weights=work_shares(graph),
+        )
         self._update_statistics_in_place()
 
     def write(self) -> VariantText:
@@ -84,7 +94,7 @@ class _VariantWriter:
         parameters = ", ".join(
             f"{'torch::Tensor&' if a.mutable else 'const torch::Tensor&'} {a.name}" for a in self.tensors
         )
-        result_type = "torch::Tensor" if len(self.contract.outputs) == 1 else "std::vector<torch::Tensor>"
+        result_type = returns_of(len(self.contract.outputs))
         stream = (
             ["const cudaStream_t stream = at::cuda::getCurrentCUDAStream();"] if self._uses_stream() else []
         )
@@ -100,10 +110,9 @@ class _VariantWriter:
     def _plan(self) -> Sequence[Region]:
         if self.recipe.space == "cuda_libs_torch" and self.recipe.choices.get("fusion") == "none":
             return ()
-        try:
-            return plan_regions(self.graph, choices=self.recipe.choices, device=self.device)
-        except ModuleNotFoundError:
-            return ()
+        return plan_regions(
+            self.graph, fusible=lambda node: not is_random(node), choices=self.recipe.choices, device=self.device
+        )
 
     def _ordered(self) -> Iterator[Region | Node]:
         """Regions and extern nodes, every value before its use, random calls in the graph's order."""
@@ -141,13 +150,13 @@ class _VariantWriter:
         specs = region.output_specs({**self._known(region.inputs), **self._pinned(region.outputs)})
         for name in region.outputs:
             self.layouts[name] = specs[name]
-            self.lines.append(f"at::Tensor {self.names(name)} = {self._allocate(specs[name])};")
+            self.lines.append(f"at::Tensor {self.names(name)} = {allocation(specs[name], self._options())};")
         layouts = {name: self.layouts[name] for name in (*region.inputs, *region.outputs)}
         names = {name: self.names(name) for name in layouts}
         code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
         for temporary in code.temporaries:
             spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
-            self.lines.append(f"at::Tensor {temporary.name} = {self._allocate(spec)};")
+            self.lines.append(f"at::Tensor {temporary.name} = {allocation(spec, self._options())};")
         self.device_code.append(code.device_code)
         self.lines += code.host_code
         self.result.helpers |= code.helpers
@@ -156,23 +165,26 @@ class _VariantWriter:
         self.result.notes += code.notes
 
     def _write_extern(self, node: Node) -> None:
-        if self.recipe.space != "cuda_libs_torch":
-            raise CannotWrite(f"{node.op} has no own kernel and is not allowed as an ATen call in {self.recipe.space}")
-        writer = CallWriter(node=node, names=self.names, values=self.graph.values, options=self._options())
-        self.lines += writer.lines()
-        self.result.torch_calls.append(node.base)
-        read_by_kernels = {name for region in self.regions for name in region.inputs}
-        for name in node.outputs:
-            if name in read_by_kernels:
-                # Kernels index by fixed strides; what a library returns may lie differently in memory.
-                own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
-                self.lines.append(f"{own} = with_strides({own}, {stride});")
+        self._pin_output_layouts([name for name in node.outputs if name is not None])
+        code = self.externs.write(node)
+        self.lines += code.host_code
+        if code.device_code:
+            self.device_code.append(code.device_code)
+        for name in ("tunables", "kernels", "library_calls", "torch_calls", "notes", "library_text", "templates"):
+            getattr(self.result, name).extend(getattr(code, name))
+        if self.externs.is_aten(node):
+            for name in node.outputs:
+                if name is not None and name in self.read_by_kernels:
+                    # Kernels index by fixed strides; what a library returns may lie differently in memory.
+                    own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
+                    self.lines.append(f"{own} = with_strides({own}, {stride});")
+        else:
+            self.made_by_kernels.update(name for name in node.outputs if name is not None)
 
     # Results
 
     def _write_results(self) -> None:
         roots = alias_roots(self.graph)
-        made_by_kernels = {name for region in self.regions for name in region.outputs}
         arguments = set(self.graph.inputs)
         used_roots: set[str] = set()
         results = []
@@ -182,13 +194,13 @@ class _VariantWriter:
             root = roots.get(value.name, value.name)
             if root in arguments or root in used_roots or value.name in self.graph.mutations.values():
                 results.append(f"fresh_copy({own}, {stride})")
-            elif value.name in made_by_kernels and self.layouts[value.name].stride == spec.stride:
+            elif value.name in self.made_by_kernels and self.layouts[value.name].stride == spec.stride:
                 results.append(own)
             else:
                 results.append(f"with_strides({own}, {stride})")
             used_roots.add(root)
         updates = [
-            f"{self.names(argument)}.copy_({self.names(value)});"
+            f"copy_into({self.names(argument)}, {self.names(value)});"
             for argument, value in self.graph.mutations.items() if self.names(argument) != self.names(value)
         ]
         if len(results) == 1 and not updates:
@@ -203,6 +215,8 @@ class _VariantWriter:
                 result = name
             kept.append(result)
         self.lines += updates
+        if not kept:
+            return
         self.lines.append(f"return {kept[0]};" if len(kept) == 1 else f"return {{{', '.join(kept)}}};")
 
     def _update_statistics_in_place(self) -> None:
@@ -222,12 +236,6 @@ class _VariantWriter:
 
     def _options(self) -> str:
         return f"{self.tensors[0].name}.options()" if self.tensors else "at::TensorOptions().device(at::kCUDA)"
-
-    def _allocate(self, spec: TensorSpec) -> str:
-        options = f"{self._options()}.dtype({cpp.scalar_type(spec.dtype)})"
-        if spec.is_contiguous:
-            return f"at::empty({cpp.sizes(spec.shape)}, {options})"
-        return f"at::empty_strided({cpp.sizes(spec.shape)}, {cpp.sizes(spec.stride)}, {options})"
 
     def _known(self, names: Sequence[str]) -> dict[str, TensorSpec]:
         return {name: self.layouts[name] for name in names}

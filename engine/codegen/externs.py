@@ -1,0 +1,186 @@
+"""Nodes that no fused region computes: matrix products, convolutions, and whatever only ATen has.
+
+The space says what may be used. ATen views and allocations are free everywhere, since they launch nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from contracts.graph import Graph, Node
+from contracts.tensors import TensorSpec
+from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, matmul
+from engine.codegen.aliasing import offset_views
+from engine.codegen.aten_calls import CallWriter
+from engine.codegen.products import ExternCode, write_product
+from engine.records import Device
+
+# ATen operators that make, fill or re-describe a tensor: no arithmetic, so every space may call them.
+PLAIN = cpp.words(
+    """view reshape _unsafe_view flatten unflatten permute transpose t squeeze unsqueeze expand select slice narrow
+    split split_with_sizes tensor_split chunk unbind as_strided contiguous clone unfold diagonal movedim zeros ones full
+    empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty alias detach"""
+)
+HEAVY = matmul.MATMULS | convolution.CONVOLUTIONS
+
+
+@dataclass(slots=True, kw_only=True)
+class ExternWriter:
+    """Writes extern nodes of one variant.
+
+    Attributes:
+        graph: The graph.
+        recipe: Space and choices.
+        device: The GPU.
+        names: Identifiers.
+        layouts: Real layout of every value made so far; outputs of own kernels are added.
+        options: C++ of type TensorOptions on the arguments' device.
+        flags: The contract's backend flags.
+        weights: Node name to its share of the module's work.
+    """
+
+    graph: Graph
+    recipe: Recipe
+    device: Device
+    names: cpp.Names
+    layouts: dict[str, TensorSpec]
+    options: str
+    flags: Mapping[str, bool]
+    weights: Mapping[str, float]
+
+    def write(self, node: Node) -> ExternCode:
+        """The text of one node.
+
+        Raises:
+            CannotWrite: The space has no means for it.
+        """
+        means = self._means(node)
+        if means == "aten":
+            return self._aten(node)
+        code = self._product(node, means)
+        code.tunables = [*self._kernel_tunable(node, means), *code.tunables]
+        return code
+
+    def is_aten(self, node: Node) -> bool:
+        """True when the node's results come from a library, in a layout that is the library's to choose."""
+        return self._means(node) == "aten" and node.base not in PLAIN
+
+    def _means(self, node: Node) -> str:
+        space = self.recipe.space
+        if node.base in PLAIN:
+            return "aten"
+        if node.base not in HEAVY:
+            if space != "cuda_libs_torch":
+                raise CannotWrite(f"{node.op} has no own kernel, and {space} does not allow the ATen operator")
+            return "aten"
+        values = self._admissible(node)
+        chosen = str(self.recipe.choices.get(f"{self.names(node.out)}.means", values[0]))
+        return chosen if chosen in values else values[0]
+
+    def _admissible(self, node: Node) -> tuple[str, ...]:
+        """Means for a heavy node, the default first: what the space was opened for."""
+        own = ("own",) if self._has_own(node) else ()
+        library = ()
+        if node.base in matmul.MATMULS and self._has_own(node) and cublas.serves(
+            matmul.parse(node, self.layouts), self._dtype(node)
+        ):
+            library = ("cublas",)
+        if self.recipe.space == "cuda_libs_torch":
+            return ("aten", *library, *own)
+        if self.recipe.space == "cuda_libs":
+            return library + own or self._refuse(node)
+        return own or self._refuse(node)
+
+    def _refuse(self, node: Node) -> tuple[str, ...]:
+        raise CannotWrite(f"{node.op} on {self._dtype(node)} has no kernel in {self.recipe.space}")
+
+    def _has_own(self, node: Node) -> bool:
+        try:
+            if node.base in matmul.MATMULS:
+                matmul.parse(node, self.layouts)
+            else:
+                convolution.parse(node, self.layouts)
+        except CannotWrite:
+            return False
+        return self._dtype(node) in ("float64", "float32", "float16", "bfloat16")
+
+    def _dtype(self, node: Node) -> str:
+        return self.layouts[node.out].dtype
+
+    def _kernel_tunable(self, node: Node, means: str) -> list[Tunable]:
+        values = self._admissible(node)
+        if len(values) == 1:
+            return []
+        default = values[0]
+        return [Tunable(
+            key=f"{self.names(node.out)}.means", direction="T", values=(default, *values[1:]),
+            weight=self.weights.get(node.name, 0.0),
+            meaning=f"who computes {self.names(node.out)} ({node.base}): an ATen call, cuBLAS, or an own kernel",
+        )] if means else []
+
+    def _aten(self, node: Node) -> ExternCode:
+        writer = CallWriter(node=node, names=self.names, values=self.graph.values, options=self.options)
+        code = ExternCode(host_code=writer.lines())
+        if node.base not in PLAIN:
+            code.torch_calls.append(node.base)
+        if node.base in HEAVY:
+            code.tunables += self._kernel_tunable(node, "aten")
+        return code
+
+    def _product(self, node: Node, means: str) -> ExternCode:
+        out = node.out
+        dtype, name = self._dtype(node), self.names(out)
+        expressions = {value: self.names(value) for value in (*node.refs(), out)}
+        weight = self.weights.get(node.name, 0.0)
+        if node.base in matmul.MATMULS:
+            problem = matmul.parse(node, self.layouts)
+            if means == "cublas":
+                code = cublas.write(problem, dtype=dtype, expressions=expressions, flags=self.flags)
+            else:
+                product = matmul.as_product(
+                    problem, name=self.names.fresh(f"{name}_product"), dtype=dtype, expressions=expressions,
+                    aligned=(self._aligned(problem.a), self._aligned(problem.b)), source=node.base, weight=weight,
+                )
+                code = write_product(product, choices=self.recipe.choices, device=self.device, options=self.options)
+        else:
+            conv = convolution.parse(node, self.layouts)
+            product = convolution.as_product(
+                conv, name=self.names.fresh(f"{name}_product"), dtype=dtype, expressions=expressions,
+                aligned=self._aligned(conv.weight), source=node.base, weight=weight,
+            )
+            code = write_product(product, choices=self.recipe.choices, device=self.device, options=self.options)
+        code.host_code.insert(0, f"at::Tensor {name} = {allocation(self.layouts[out], self.options)};")
+        return code
+
+    def _aligned(self, value: str) -> bool:
+        return value not in offset_views(self.graph)
+
+
+def allocation(spec: TensorSpec, options: str) -> str:
+    """C++ that allocates a tensor of a layout."""
+    options = f"{options}.dtype({cpp.scalar_type(spec.dtype)})"
+    if spec.is_contiguous:
+        return f"at::empty({cpp.sizes(spec.shape)}, {options})"
+    return f"at::empty_strided({cpp.sizes(spec.shape)}, {cpp.sizes(spec.stride)}, {options})"
+
+
+def work_shares(graph: Graph) -> dict[str, float]:
+    """Every heavy node's share of the heavy nodes' floating-point work."""
+    work = {node.name: _flops(node, graph.values) for node in graph.nodes if node.base in HEAVY}
+    total = sum(work.values()) or 1
+    return {name: flops / total for name, flops in work.items()}
+
+
+def _flops(node: Node, layouts: Mapping[str, TensorSpec]) -> int:
+    try:
+        if node.base in matmul.MATMULS:
+            return matmul.parse(node, layouts).flops
+        conv = convolution.parse(node, layouts)
+    except CannotWrite:
+        return 0
+    # Transposed convolutions scatter: count products from the input's side.
+    pixels = conv.image if conv.transposed else conv.result
+    channels = conv.in_channels * conv.out_channels * conv.groups
+    return 2 * conv.batch * prod(pixels) * prod(conv.kernel) * channels

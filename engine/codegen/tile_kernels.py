@@ -1,0 +1,213 @@
+"""Kernel templates for matrix products and convolutions, pasted into sources that use them.
+
+A *problem* is a struct that says how large the product is, how it is tiled, and how elements of A and B are read and
+results stored; `tile_product` does the rest. Convolutions are products whose B is gathered from the image.
+"""
+
+from __future__ import annotations
+
+TILE_PRODUCT = """\
+// Sums over k of A(m, k) * B(k, n) for one TILE_M x TILE_N tile a block. Shared memory holds two tiles of A and of B:
+// while threads multiply from one, the next is on its way through registers. Each thread owns ROWS x COLS results.
+template <class P>
+__global__ void __launch_bounds__(P::THREADS) tile_product(const typename P::Arguments arguments) {
+  using Sum = typename P::Sum;
+  constexpr int TILE_M = P::TILE_M, TILE_N = P::TILE_N, TILE_K = P::TILE_K;
+  constexpr int ROWS = P::ROWS, COLS = P::COLS, THREADS = P::THREADS;
+  constexpr int A_VECTOR = P::A_VECTOR, B_VECTOR = P::B_VECTOR;
+  static_assert(THREADS == (TILE_M / ROWS) * (TILE_N / COLS), "one thread for ROWS x COLS results");
+  // Neighbouring threads own neighbouring runs of four, so shared memory is read without bank conflicts.
+  constexpr int RUN_M = ROWS < 4 ? ROWS : 4, RUN_N = COLS < 4 ? COLS : 4;
+  constexpr int STEP_M = TILE_M / ROWS * RUN_M, STEP_N = TILE_N / COLS * RUN_N;
+  constexpr int A_PASSES = (TILE_M * TILE_K) / (THREADS * A_VECTOR), B_PASSES = (TILE_N * TILE_K) / (THREADS * B_VECTOR);
+  static_assert(A_PASSES * THREADS * A_VECTOR == TILE_M * TILE_K, "threads share the tile of A evenly");
+  static_assert(B_PASSES * THREADS * B_VECTOR == TILE_N * TILE_K, "threads share the tile of B evenly");
+  __shared__ __align__(16) Sum a_tile[2][TILE_K][TILE_M + 4];
+  __shared__ __align__(16) Sum b_tile[2][TILE_K][TILE_N + 4];
+
+  // Blocks that run at the same time share rows of tiles, so that A and B come from L2.
+  constexpr int TILES_M = (P::M + TILE_M - 1) / TILE_M, TILES_N = (P::N + TILE_N - 1) / TILE_N, GROUP = 8;
+  const int64_t plane = blockIdx.x / (int64_t(TILES_M) * TILES_N);
+  const int tile = static_cast<int>(blockIdx.x - plane * TILES_M * TILES_N);
+  const int first = tile / (GROUP * TILES_N) * GROUP;
+  const int height = TILES_M - first < GROUP ? TILES_M - first : GROUP;
+  const int m0 = (first + tile % (GROUP * TILES_N) % height) * TILE_M;
+  const int n0 = tile % (GROUP * TILES_N) / height * TILE_N;
+  const int batch = static_cast<int>(plane / P::SPLITS), split = static_cast<int>(plane % P::SPLITS);
+  constexpr int K_TILES = (P::K + TILE_K - 1) / TILE_K, K_TILES_PER_SPLIT = (K_TILES + P::SPLITS - 1) / P::SPLITS;
+  const int k_first = split * K_TILES_PER_SPLIT;
+  const int k_last = k_first + K_TILES_PER_SPLIT < K_TILES ? k_first + K_TILES_PER_SPLIT : K_TILES;
+
+  const int thread = threadIdx.x;
+  const int run_m = thread / (TILE_N / COLS) * RUN_M, run_n = thread % (TILE_N / COLS) * RUN_N;
+  Sum sums[ROWS][COLS] = {};
+  Sum a_next[A_PASSES][A_VECTOR], b_next[B_PASSES][B_VECTOR];
+
+  // Position of this thread's element in pass `pass` of a tile whose vectors run along k or across it.
+  const auto place = [thread](int pass, int across, int vector, bool along_k, int& k, int& mn) {
+    const int index = pass * THREADS + thread;
+    if (along_k) {
+      k = index % (TILE_K / vector) * vector;
+      mn = index / (TILE_K / vector);
+    } else {
+      mn = index % (across / vector) * vector;
+      k = index / (across / vector);
+    }
+  };
+  const auto fetch = [&](int k_tile) {
+#pragma unroll
+    for (int pass = 0; pass < A_PASSES; ++pass) {
+      int k, m;
+      place(pass, TILE_M, A_VECTOR, P::A_ALONG_K, k, m);
+      P::load_a(arguments, batch, m0 + m, k_tile * TILE_K + k, a_next[pass]);
+    }
+#pragma unroll
+    for (int pass = 0; pass < B_PASSES; ++pass) {
+      int k, n;
+      place(pass, TILE_N, B_VECTOR, P::B_ALONG_K, k, n);
+      P::load_b(arguments, batch, k_tile * TILE_K + k, n0 + n, b_next[pass]);
+    }
+  };
+  const auto put = [&](int buffer) {
+#pragma unroll
+    for (int pass = 0; pass < A_PASSES; ++pass) {
+      int k, m;
+      place(pass, TILE_M, A_VECTOR, P::A_ALONG_K, k, m);
+#pragma unroll
+      for (int v = 0; v < A_VECTOR; ++v) {
+        a_tile[buffer][P::A_ALONG_K ? k + v : k][P::A_ALONG_K ? m : m + v] = a_next[pass][v];
+      }
+    }
+#pragma unroll
+    for (int pass = 0; pass < B_PASSES; ++pass) {
+      int k, n;
+      place(pass, TILE_N, B_VECTOR, P::B_ALONG_K, k, n);
+#pragma unroll
+      for (int v = 0; v < B_VECTOR; ++v) {
+        b_tile[buffer][P::B_ALONG_K ? k + v : k][P::B_ALONG_K ? n : n + v] = b_next[pass][v];
+      }
+    }
+  };
+
+  if (k_first < k_last) {
+    fetch(k_first);
+    put(0);
+  }
+  __syncthreads();
+  for (int k_tile = k_first; k_tile < k_last; ++k_tile) {
+    const int buffer = (k_tile - k_first) & 1;
+    if (k_tile + 1 < k_last) fetch(k_tile + 1);
+#pragma unroll
+    for (int k = 0; k < TILE_K; ++k) {
+      Sum a[ROWS], b[COLS];
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) a[i] = a_tile[buffer][k][i / RUN_M * STEP_M + run_m + i % RUN_M];
+#pragma unroll
+      for (int j = 0; j < COLS; ++j) b[j] = b_tile[buffer][k][j / RUN_N * STEP_N + run_n + j % RUN_N];
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLS; ++j) sums[i][j] += a[i] * b[j];
+      }
+    }
+    if (k_tile + 1 < k_last) put(buffer ^ 1);
+    __syncthreads();
+  }
+
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int m = m0 + i / RUN_M * STEP_M + run_m + i % RUN_M;
+#pragma unroll
+    for (int j = 0; j < COLS; ++j) {
+      const int n = n0 + j / RUN_N * STEP_N + run_n + j % RUN_N;
+      if (m >= P::M || n >= P::N) continue;
+      if constexpr (P::SPLITS == 1) {
+        P::store(arguments, batch, m, n, sums[i][j]);
+      } else {
+        arguments.partial[(plane * P::M + m) * P::N + n] = sums[i][j];
+      }
+    }
+  }
+}
+"""
+
+SUM_SPLITS = """\
+// Adds up the partial sums of a product whose k range was split over blocks, always in the same order.
+template <class P>
+__global__ void __launch_bounds__(256) sum_splits(const typename P::Arguments arguments) {
+  constexpr int64_t PLANE = int64_t(P::M) * P::N;
+  const int64_t index = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (index >= PLANE * P::BATCH) return;
+  const int64_t batch = index / PLANE, element = index % PLANE;
+  typename P::Sum sum = 0;
+  for (int split = 0; split < P::SPLITS; ++split) {
+    sum += arguments.partial[(batch * P::SPLITS + split) * PLANE + element];
+  }
+  P::store(arguments, static_cast<int>(batch), static_cast<int>(element / P::N), static_cast<int>(element % P::N), sum);
+}
+"""
+
+ROW_PRODUCT = """\
+// A product with few columns, or few rows, whose long operand lies along k: one warp a result, lanes side by side.
+template <class P>
+__global__ void __launch_bounds__(256) row_product(const typename P::Arguments arguments) {
+  constexpr int VECTOR = P::A_VECTOR;
+  const int lane = threadIdx.x % 32;
+  const int64_t result = int64_t(blockIdx.x) * 8 + threadIdx.x / 32;
+  if (result >= int64_t(P::BATCH) * P::M * P::N) return;
+  const int n = static_cast<int>(result % P::N), m = static_cast<int>(result / P::N % P::M);
+  const int batch = static_cast<int>(result / (int64_t(P::M) * P::N));
+  typename P::Sum sums[4] = {};
+  for (int k = lane * VECTOR; k < P::K; k += 4 * 32 * VECTOR) {
+#pragma unroll
+    for (int unroll = 0; unroll < 4; ++unroll) {
+      typename P::Sum a[VECTOR], b[VECTOR];
+      P::load_a(arguments, batch, m, k + unroll * 32 * VECTOR, a);
+      P::load_b(arguments, batch, k + unroll * 32 * VECTOR, n, b);
+#pragma unroll
+      for (int v = 0; v < VECTOR; ++v) sums[unroll] += a[v] * b[v];
+    }
+  }
+  typename P::Sum sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step);
+  if (lane == 0) P::store(arguments, batch, m, n, sum);
+}
+"""
+
+DIRECT_PRODUCT = """\
+// One thread a result, for products with so few rows or terms that tiles would be mostly empty.
+template <class P>
+__global__ void __launch_bounds__(256) direct_product(const typename P::Arguments arguments) {
+  const int64_t result = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (result >= int64_t(P::BATCH) * P::M * P::N) return;
+  const int n = static_cast<int>(result % P::N), m = static_cast<int>(result / P::N % P::M);
+  const int batch = static_cast<int>(result / (int64_t(P::M) * P::N));
+  typename P::Sum sum = 0;
+  for (int k = 0; k < P::K; ++k) {
+    typename P::Sum a[1], b[1];
+    P::load_a(arguments, batch, m, k, a);
+    P::load_b(arguments, batch, k, n, b);
+    sum += a[0] * b[0];
+  }
+  P::store(arguments, batch, m, n, sum);
+}
+"""
+
+LOAD_VECTOR = """\
+// VECTOR neighbouring elements in one access, as the type that sums are kept in.
+template <int VECTOR, typename Element, typename Sum>
+__device__ __forceinline__ void load_vector(const Element* source, Sum (&target)[VECTOR]) {
+  struct alignas(sizeof(Element) * VECTOR) Vector {
+    Element at[VECTOR];
+  };
+  const Vector vector = *reinterpret_cast<const Vector*>(source);
+#pragma unroll
+  for (int v = 0; v < VECTOR; ++v) target[v] = static_cast<Sum>(vector.at[v]);
+}
+"""
+
+TEMPLATES: dict[str, str] = {
+    "load_vector": LOAD_VECTOR, "tile_product": TILE_PRODUCT, "sum_splits": SUM_SPLITS, "row_product": ROW_PRODUCT,
+    "direct_product": DIRECT_PRODUCT,
+}
