@@ -93,7 +93,7 @@ def arithmetic_of(contract: Contract, node: Node, graph: Graph, cost: Cost) -> s
     fp32 products may use TF32 only where the user's own run did and the policy is not `strict`.
     """
     dtype = output_dtype(node, graph)
-    if not cost.matrix_flops:
+    if not cost.matrix_flops or not cost.tensor_cores:
         # Vector units compute half types at the fp32 rate.
         return "fp64" if dtype in ("float64", "complex128") else "fp32"
     if dtype in ARITHMETIC_BY_DTYPE:

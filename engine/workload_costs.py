@@ -30,6 +30,7 @@ class Cost:
         vector_flops: The other arithmetic.
         launches: Kernels that eager PyTorch launches for it.
         serial_steps: Grid-wide steps that cannot overlap (time steps of a recurrence); 1 for all else.
+        tensor_cores: False where tensor cores can not do the products (depthwise convolution).
     """
 
     family: Family
@@ -37,6 +38,7 @@ class Cost:
     vector_flops: int = 0
     launches: int = 1
     serial_steps: int = 1
+    tensor_cores: bool = True
 
 
 class Call:
@@ -188,7 +190,7 @@ def _conv(call: Call) -> Cost:
     walked = source.numel if transposed else call.out_numel
     bias = call.out_numel if call.spec("bias") is not None else 0
     return Cost(family="conv", matrix_flops=2 * walked * weight.shape[1] * taps, vector_flops=bias,
-                launches=2 if bias else 1)
+                launches=2 if bias else 1, tensor_cores=weight.shape[1] > 1 or weight.shape[0] == 1)
 
 
 def _attention(call: Call) -> Cost:

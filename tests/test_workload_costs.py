@@ -236,6 +236,12 @@ def test_matmul_does_not_take_tf32_from_the_convolutions_flag():
     assert profile_workload(contract, H200).arithmetic == "fp32"
 
 
+def test_depthwise_convolution_has_no_tensor_cores():
+    module = nn.Conv2d(64, 64, 3, groups=64, bias=False)
+    contract = contract_of(module, torch.randn(1, 64, 32, 32), flags={"cudnn.allow_tf32": True})
+    assert profile_workload(contract, H200).arithmetic == "fp32"
+
+
 def test_bounds():
     assert profile_workload(contract_of(nn.ReLU(), torch.randn(8)), H200).bound == "latency"
     big = contract_of(nn.Linear(2048, 2048), torch.randn(2048, 2048))
