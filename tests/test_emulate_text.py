@@ -47,6 +47,7 @@ def launch(shown, callee, configuration):
          "__shared__ float a[N][M + 1], b; ::hiera_emu::poison_shared(a); ::hiera_emu::poison_shared(b);"),
         ("static __shared__ alignas(16) Pair<int, 2> p[4];",
          "__shared__ __align__(16) Pair<int, 2> p[4]; ::hiera_emu::poison_shared(p);"),
+        ("__noinline__ void f();", "__attribute__((noinline)) void f();"),
         ("#pragma unroll 4\nfor", "\nfor"),
         ("// __shared__ float a[2];\n", "// __shared__ float a[2];\n"),
     ],

@@ -1,7 +1,7 @@
 """CUDA C++ text to host C++ text for the emulator's headers, line for line.
 
-Only three things need rewriting, the rest is done by `engine/runtime/emulator`: kernel launches,
-dynamic shared memory, and static shared memory, which is refilled with garbage for each block.
+Few things need rewriting, the rest is done by `engine/runtime/emulator`: kernel launches, dynamic shared
+memory, static shared memory (refilled with garbage for each block), and words the host's library also uses.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _DYNAMIC_SHARED = re.compile(
     rf"(?P<type>(?:\w|::|<[^<>;]*>|\s)+?)\s*(?:{_ALIGNMENT}\s*)?\b(?P<name>\w+)\s*\[\s*\]\s*(?:{_ALIGNMENT}\s*)?;"
 )
 _UNROLL = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+(?:unroll|nounroll|nv_\w+|hd_warning_disable)\b.*$", re.MULTILINE)
+_NOINLINE = re.compile(r"\b__noinline__\b")
 _SHARED = re.compile(r"(?:\bstatic\s+)?\b__shared__\b")
 _OPENING, _CLOSING = "([{", ")]}"
 
@@ -61,6 +62,7 @@ def transform(source: str) -> str:
         ValueError: A launch or a declaration has no end (the text does not parse).
     """
     text = _splice(source, _UNROLL, lambda _: "")
+    text = _splice(text, _NOINLINE, lambda _: "__attribute__((noinline))")
     text = _splice(text, _DYNAMIC_SHARED, _dynamic_pointer)
     text = _poisoned_shared(text)
     return _launches(text)

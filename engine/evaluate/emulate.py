@@ -7,7 +7,7 @@ nothing about how fast it is on a GPU.
 The environment of the process that runs it:
 
 * `HIERA_EMU_ORDER=reversed` runs blocks, warps and lanes backwards. A result that changes is a race.
-* `HIERA_EMU_LIMIT_S` is the CPU time one launch may take (60). Longer is reported as a kernel that does not end.
+* `HIERA_EMU_LIMIT_S` is the CPU time one launch may take (30). Longer is reported as a kernel that does not end.
 * `HIERA_EMU_SMS` is the number of multiprocessors the host code sees (8).
 """
 
@@ -43,6 +43,9 @@ FORMAT = "1"
 FLAGS = (
     "-O2", "-g1", "-fPIC", "-ffp-contract=fast", "-fno-strict-aliasing", "-fvisibility-inlines-hidden",
     "-fno-gnu-unique", "-fmax-errors=20", "-w", "-DHIERA_EMU=1",
+    # As in torch's own builds, and ours with nvcc.
+    "-D__CUDA_NO_HALF_OPERATORS__", "-D__CUDA_NO_HALF_CONVERSIONS__", "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+    "-D__CUDA_NO_HALF2_OPERATORS__",
 )
 
 

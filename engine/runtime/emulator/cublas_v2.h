@@ -60,17 +60,17 @@ void gemm(bool transpose_a, bool transpose_b, int m, int n, int k, Sum alpha, co
     std::vector<Sum> left(size_t(m) * k), column(m);
     for (int p = 0; p < k; ++p)
         for (int i = 0; i < m; ++i)
-            left[size_t(p) * m + i] = Sum(transpose_a ? a[p + size_t(i) * lda] : a[i + size_t(p) * lda]);
+            left[size_t(p) * m + i] = convert<Sum>(transpose_a ? a[p + size_t(i) * lda] : a[i + size_t(p) * lda]);
     for (int j = 0; j < n; ++j) {
         std::fill(column.begin(), column.end(), Sum(0));
         for (int p = 0; p < k; ++p) {
-            const Sum factor = Sum(transpose_b ? b[j + size_t(p) * ldb] : b[p + size_t(j) * ldb]);
+            const Sum factor = convert<Sum>(transpose_b ? b[j + size_t(p) * ldb] : b[p + size_t(j) * ldb]);
             const Sum* from = &left[size_t(p) * m];
             for (int i = 0; i < m; ++i) column[i] += from[i] * factor;
         }
         for (int i = 0; i < m; ++i) {
             Out& out = c[i + size_t(j) * ldc];
-            out = Out(alpha * column[i] + (beta == Sum(0) ? Sum(0) : beta * Sum(out)));
+            out = convert<Out>(alpha * column[i] + (beta == Sum(0) ? Sum(0) : beta * convert<Sum>(out)));
         }
     }
 }
@@ -89,8 +89,8 @@ inline cublasStatus_t gemm_by_type(cublasOperation_t ta, cublasOperation_t tb, i
         using Out = decltype(out);
         using Scale = decltype(scale);
         using Sum = decltype(sum);
-        gemm(ta != CUBLAS_OP_N, tb != CUBLAS_OP_N, m, n, k, Sum(*static_cast<const Scale*>(alpha)),
-             static_cast<const In*>(a), lda, static_cast<const In*>(b), ldb, Sum(*static_cast<const Scale*>(beta)),
+        gemm(ta != CUBLAS_OP_N, tb != CUBLAS_OP_N, m, n, k, convert<Sum>(*static_cast<const Scale*>(alpha)),
+             static_cast<const In*>(a), lda, static_cast<const In*>(b), ldb, convert<Sum>(*static_cast<const Scale*>(beta)),
              static_cast<Out*>(c), ldc);
         return CUBLAS_STATUS_SUCCESS;
     };

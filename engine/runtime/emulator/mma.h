@@ -35,7 +35,7 @@ struct fragment {
 
 template <typename Fragment, typename T>
 void fill_fragment(Fragment& f, T value) {
-    for (auto& element : f.x) element = typename Fragment::element_type(value);
+    for (auto& element : f.x) element = hiera_emu::convert<typename Fragment::element_type>(value);
 }
 
 // Memory offset of the calling lane's i-th element.
@@ -78,7 +78,7 @@ inline float __float_to_tf32(float x) {
 template <typename Fragment>
 void emulated_gather(const Fragment& f, float* matrix, int line) {
     for (int i = 0; i < Fragment::num_elements; ++i) {
-        float value = float(f.x[i]);
+        float value = hiera_emu::convert<float>(f.x[i]);
         hiera_emu::Slots slots = hiera_emu::exchange(0xffffffffu, &value, sizeof value, "wmma::mma_sync", line);
         for (int lane = 0; lane < 32; ++lane)
             std::memcpy(&matrix[lane * Fragment::num_elements + i], slots[lane], sizeof value);
@@ -91,9 +91,9 @@ void mma_sync(D& d, const A& a, const B& b, const C& c, int line = __builtin_LIN
     emulated_gather(b, right, line);
     for (int i = 0; i < D::num_elements; ++i) {
         int index = hiera_emu::lane() * D::num_elements + i, row = index / D::columns, column = index % D::columns;
-        float sum = float(c.x[i]);
+        float sum = hiera_emu::convert<float>(c.x[i]);
         for (int k = 0; k < A::columns; ++k) sum += left[row * A::columns + k] * right[k * B::columns + column];
-        d.x[i] = typename D::element_type(sum);
+        d.x[i] = hiera_emu::convert<typename D::element_type>(sum);
     }
 }
 

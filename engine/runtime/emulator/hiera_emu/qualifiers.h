@@ -16,6 +16,7 @@
 #define CUDART_VERSION 13000
 #define CUDA_VERSION 13000
 
+// __noinline__ is rewritten in the text: the C++ library has an attribute of that name.
 #define __global__
 #define __device__
 #define __host__
@@ -24,7 +25,6 @@
 #define __shared__ static
 #define __forceinline__ inline __attribute__((always_inline))
 #define __inline_hint__
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __maxnreg__(...)
 #define __block_size__(...)
