@@ -70,7 +70,7 @@ class Commands:
         wanted = [
             job for job in self._session.jobs.running
             if argument.get("jobId") in (None, job.id)
-            and argument.get("uri") in (None, job.site.uri)
+            and (argument.get("uri") is None or Site(argument["uri"], job.site.symbol).key == job.site.key)
             and argument.get("symbol") in (None, job.site.symbol)
         ]
         for job in wanted:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from contracts import codec
 from engine.trajectory import Job
@@ -29,6 +30,11 @@ class Site:
 
     uri: str
     symbol: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes two sites the same: clients spell one path in several ways (`%20`, `%3A`)."""
+        return unquote(self.uri), self.symbol
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +85,7 @@ class Jobs:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
-        self._running: dict[Site, RunningJob] = {}
+        self._running: dict[tuple[str, str], RunningJob] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._numbers = itertools.count(1)
 
@@ -90,7 +96,7 @@ class Jobs:
 
     def at(self, site: Site) -> RunningJob | None:
         """The job at work on `site`."""
-        return self._running.get(site)
+        return self._running.get(site.key)
 
     def start(
         self, site: Site, job: Job, *, text_hash: str, on_progress: OnProgress, on_end: OnEnd,
@@ -111,7 +117,7 @@ class Jobs:
             extra_environment: Such as the key of a model.
         """
         running = RunningJob(id=f"job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job)
-        self._running[site] = running
+        self._running[site.key] = running
         request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh, "given": dict(given) if given else None}
         environment = {**self._environment, **(extra_environment or {})}
         task = asyncio.get_running_loop().create_task(self._work(running, request, environment, on_progress, on_end))
@@ -144,7 +150,7 @@ class Jobs:
             end = JobEnd(problem=f"the job's process could not be started: {error}", hint="see the log")
         finally:
             _kill(running)
-            self._running.pop(running.site, None)
+            self._running.pop(running.site.key, None)
             result = on_end(running, end)
             if result is not None:
                 await result

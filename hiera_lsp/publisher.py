@@ -21,10 +21,17 @@ class Publisher:
         self._server, self._session = server, session
         self._sent: dict[str, list[types.Diagnostic]] = {}
         self._problems: dict[str, list[tuple[str, types.Diagnostic]]] = {}
+        # By the client's own spelling: pygls keeps its documents under another.
+        self._open: set[str] = set()
+
+    def opened(self, uri: str) -> None:
+        """A document is open: show what is known of it."""
+        self._open.add(uri)
+        self.publish(uri)
 
     def publish(self, uri: str) -> None:
         """Send the document's diagnostics, if they differ from those last sent."""
-        if uri not in self._server.workspace.text_documents:
+        if uri not in self._open:
             return
         document = self._server.workspace.get_text_document(uri)
         found = diagnostics.diagnostics(self._session, document)
@@ -41,6 +48,7 @@ class Publisher:
 
     def closed(self, uri: str) -> None:
         """The document is closed: clear it."""
+        self._open.discard(uri)
         self._session.finder.forget(uri)
         self._problems.pop(uri, None)
         if self._sent.pop(uri, None):
@@ -48,7 +56,7 @@ class Publisher:
 
     def problem(self, uri: str, symbol: str, message: str, hint: str, line: int | None) -> None:
         """Show why a job could not be done, until the text changes."""
-        if uri not in self._server.workspace.text_documents:
+        if uri not in self._open:
             return
         document = self._server.workspace.get_text_document(uri)
         site = next((s for s in self._session.finder.sites(uri, document.source) if s.symbol == symbol), None)

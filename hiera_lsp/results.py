@@ -59,20 +59,21 @@ class Results:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._by_site: dict[Site, Result] = {}
+        self._by_site: dict[tuple[str, str], Result] = {}
         if file is not None:
             for data in _lines(file):
                 with contextlib.suppress(Exception):
                     result = codec.from_data(data, Result)
-                    self._by_site[Site(result.uri, result.symbol)] = result
+                    self._by_site[Site(result.uri, result.symbol).key] = result
 
     def at(self, site: Site) -> Result | None:
         """The result of a site."""
-        return self._by_site.get(site)
+        return self._by_site.get(site.key)
 
     def of(self, uri: str) -> tuple[Result, ...]:
         """All results of a document."""
-        return tuple(result for site, result in self._by_site.items() if site.uri == uri)
+        path = Site(uri, "").key[0]
+        return tuple(result for (known, _), result in self._by_site.items() if known == path)
 
     def by_run(self, run: str) -> Result | None:
         """The result that came from a run."""
@@ -90,7 +91,7 @@ class Results:
     def update(self, result: Result, **changes: Any) -> Result:
         """Replace a result by itself with `changes`."""
         result = replace(result, **changes)
-        self._by_site[Site(result.uri, result.symbol)] = result
+        self._by_site[Site(result.uri, result.symbol).key] = result
         if self._file is not None:
             # A disk that refuses costs the memory of this result over a restart, not the result.
             with contextlib.suppress(OSError):

@@ -107,7 +107,7 @@ def _lifecycle(server: HieraServer) -> None:
 def _documents(server: HieraServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def on_open(params: types.DidOpenTextDocumentParams) -> None:
-        server.publisher.publish(params.text_document.uri)
+        server.publisher.opened(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def on_change(params: types.DidChangeTextDocumentParams) -> None:
