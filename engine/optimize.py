@@ -355,9 +355,9 @@ class _Loop:
             if evaluation.confirmed is True:
                 return
             confirmed = await self.evaluator.confirm(task.contract, best, evaluation)
-            self.record("evaluation", confirmed)
             if confirmed.confirmed is None:
-                return
+                return  # There is nothing to confirm with, such as without a GPU.
+            self.record("evaluation", confirmed)
             if confirmed.confirmed is False:
                 why = confirmed.failure.reason if confirmed.failure else "it failed"
                 self.record("note", Note(text=f"candidate {best.id} did not survive the rebuild: {why}"))

@@ -34,7 +34,7 @@ def fake_write(contract, recipe: Recipe, device) -> Program:
     for choice in recipe.choices.items():
         us *= SPEED.get(choice, 1.0)
     shown = sorted((k, v) for k, v in recipe.choices.items() if k != "same")
-    return Program(source=f"// {contract.name} {recipe.space} {shown} // us {us:.3f}", tunables=TUNABLES)
+    return Program(source=f"code {contract.name} {recipe.space} {shown} // us {us:.3f}", tunables=TUNABLES)
 
 
 @pytest.fixture(autouse=True)
@@ -90,11 +90,11 @@ async def test_when_only_operators_one_by_one_can_be_written_they_are(monkeypatc
     def write(contract, recipe, device):
         if recipe.choices.get("fusion") != "none":
             raise CannotWrite("no")
-        return Program(source="// plain", tunables=())
+        return Program(source="plain // " + recipe.space, tunables=())
 
     monkeypatch.setattr(codegen, "write", write)
     _, made = await propose(ExpertAgent(), situation_of(), 6)
-    assert [c.source for c in made] == ["// plain"]
+    assert [c.source for c in made] == ["plain // cuda_libs_torch"]
 
 
 async def test_a_fault_in_one_space_leaves_the_others(monkeypatch):
@@ -150,7 +150,7 @@ async def test_three_rounds_find_the_combination(tmp_path):
 
 async def test_when_everything_was_tried_the_search_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(codegen, "write", lambda contract, recipe, device: Program(
-        source=f"// {recipe.space} // us 50", tunables=()))
+        source=f"code {recipe.space} // us 50", tunables=()))
     trajectory = await run(tmp_path)
     assert len(trajectory.candidates) == 3
     assert trajectory.stopped.reason.startswith("no direction left")

@@ -20,6 +20,7 @@ from engine.cli import main
 from engine.cli.common import job_of
 from engine.cli.parser import build
 from engine.store import Store
+from engine.trajectory import candidate_id
 from tests.fakes import NO_GPU, FakeEvaluator, FakeServices, contract_of
 
 ROOT = Path(__file__).parent.parent
@@ -91,7 +92,9 @@ def test_a_repeated_request_answers_at_once_and_a_changed_file_does_not(faked, t
     assert main(["optimize", "model.py", "--preset", "quick"]) == 0
     assert main(["optimize", "model.py", "--preset", "quick", "--fresh"]) == 0
     assert len(list(Store().runs())) == 3
-    assert len(faked.judged) == judged, "evaluations come from the cache even when the request is new"
+    wrong = candidate_id(CONTRACT.id, "// wrong")
+    # A rejection by the judge is looked at again; everything else comes from the cache though the request is new.
+    assert faked.judged[judged:] == [wrong, wrong]
 
 
 def test_a_helper_that_the_file_imports_counts_as_part_of_the_request(faked, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from engine.planning.spa import Base, Choice
 from engine.records import Candidate, Evaluation, Plan, Strategy
 from engine.trajectory import Usage, candidate_id
 
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 # What code generation can always write where ATen operators are allowed.
 SAFEST = codegen.Recipe(space="cuda_libs_torch", choices={"fusion": "none"})
 
@@ -54,12 +56,12 @@ class ExpertAgent:
     ) -> AsyncIterator[Candidate]:
         """Seeds in the first round of a space, then the strategy's moves; texts made before are skipped."""
         ideas = self._ideas(situation, plan, strategy)
-        made = {c.id for c in situation.trajectory.candidates}
+        made = {_code(c.source) for c in situation.trajectory.candidates}
         while count > 0:
             candidate = await asyncio.to_thread(self._next, situation, ideas, made)
             if candidate is None:
                 return
-            made.add(candidate.id)
+            made.add(_code(candidate.source))
             count -= 1
             yield candidate
 
@@ -70,7 +72,7 @@ class ExpertAgent:
         allowed = situation.catalog.allowed(situation.locked) if situation.locked else situation.catalog.spaces
         if situation.trajectory.best is not None or SAFEST.space not in allowed:
             return None
-        made = {c.id for c in situation.trajectory.candidates}
+        made = {_code(c.source) for c in situation.trajectory.candidates}
         idea = {"parent": "", "space": SAFEST.space, "choices": SAFEST.choices, "direction": "",
                 "title": f"operators one by one, because {candidate.id} failed"}
         return await asyncio.to_thread(self._next, situation, iter([idea]), made)
@@ -135,9 +137,9 @@ class ExpertAgent:
             program = self._write(situation, space, choices)
             if isinstance(program, codegen.CannotWrite):
                 continue
-            identity = candidate_id(self._contract_id(situation.contract), program.source)
-            if identity in made:
+            if _code(program.source) in made:
                 continue
+            identity = candidate_id(self._contract_id(situation.contract), program.source)
             return Candidate(
                 id=identity, source=program.source, space=space,  # type: ignore[arg-type]
                 direction=str(idea["direction"]), round=situation.round, author=self.name, title=str(idea["title"]),
@@ -222,6 +224,11 @@ class ExpertAgent:
             "space.behind": behind,
             "space.writable": bool(self._bases(situation, space)),
         }
+
+
+def _code(source: str) -> str:
+    """The text without comments: recipes that differ only there are one candidate."""
+    return "\n".join(line.rstrip() for line in _COMMENT.sub("", source).splitlines() if line.strip())
 
 
 def _own_kernel(situation: Situation) -> Candidate | None:
