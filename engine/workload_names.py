@@ -7,7 +7,7 @@ VIEWS = (
     "view _unsafe_view unsqueeze squeeze transpose t permute expand expand_as broadcast_to slice select narrow split "
     "split_with_sizes chunk unbind unflatten view_as alias detach diagonal as_strided movedim swapaxes moveaxis mT T "
     "unfold view_as_real view_as_complex real imag tensor_split numpy_T adjoint mH squeeze_dims swapdims identity "
-    "lift_fresh sym_size _reshape_alias"
+    "lift_fresh sym_size _reshape_alias broadcast_tensors atleast_1d atleast_2d atleast_3d"
 )
 # They move data but compute nothing.
 COPIES = (

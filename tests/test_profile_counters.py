@@ -1,6 +1,7 @@
 """Nsight Compute's CSV to counters, bottleneck and hot lines. The samples follow ncu 2025.3's documented pages."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -286,6 +287,23 @@ def test_the_launchers_spec_is_in_contract_order():
     assert [a.get("value") or a["tensor"]["shape"] for a in spec["arguments"]] == [[4, 8], [4, 8], 2.0]
     assert json.loads(json.dumps(spec)) == spec
     assert spec["arguments"][1]["positive"]
+
+
+def test_the_launcher_answers_one_json_line(tmp_path):
+    spec = tmp_path / "spec.json"
+    spec.write_text(json.dumps({**profile.launch_spec(CONTRACT, BUILD, H200)}))
+    done = subprocess.run([sys.executable, str(profile.LAUNCH), str(spec)], capture_output=True, text=True, timeout=60)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 3
+    assert not answer["ok"]
+    assert answer["problem"]
+
+
+def test_the_launcher_finds_the_loader_without_shadowing_user_modules():
+    code = ("import runpy, sys; launch = runpy.run_path(sys.argv[1]);"
+            "print(callable(launch['_load_package']().load_extension), launch['FOLDER'] in sys.path)")
+    done = subprocess.run([sys.executable, "-c", code, str(profile.LAUNCH)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "True False"
 
 
 def test_the_launcher_makes_every_layout(monkeypatch):

@@ -99,7 +99,7 @@ def parse_source(text: str) -> tuple[SourceLine, ...]:
             header = []
         elif "Source" in row and ("Line No" in row or "Address" in row or "#" in row):
             header = [name.strip() for name in row]
-        elif header and "Line No" in header:
+        elif header and ("Line No" in header or (path and "#" in header)):
             line = _source_line(path, header, row)
             if line is not None:
                 lines.append(line)
@@ -107,7 +107,8 @@ def parse_source(text: str) -> tuple[SourceLine, ...]:
 
 
 def _source_line(path: str, header: list[str], row: list[str]) -> SourceLine | None:
-    number = row[header.index("Line No")].strip() if len(row) > header.index("Line No") else ""
+    at = header.index("Line No" if "Line No" in header else "#")
+    number = row[at].strip() if len(row) > at else ""
     if not number.isdigit() or int(number) == 0:
         return None  # An instruction, or code without a line.
     if "Address" in header and len(row) > header.index("Address") and row[header.index("Address")].strip():

@@ -139,7 +139,8 @@ def explain(log: str, status: int, source: str, *, has_report: bool) -> str:
     """Why nothing was measured, in one sentence; empty when there is a report to read."""
     if "ERR_NVGPUCTRPERM" in log:
         return f"no permission to read the GPU's counters (ERR_NVGPUCTRPERM); to fix: {PERMISSION_HINT}"
-    if re.search(r"LibraryNotLoaded|Failed to initialize the profiler|Failed to load", log):
+    broken = re.search(r"LibraryNotLoaded|Failed to initialize the profiler|==ERROR==.*[Ff]ailed to load", log)
+    if broken and not has_report:
         return f"ncu failed to load its profiler on this machine: {_error_line(log)}"
     refused = re.search(r'"ok": false, "problem": "((?:[^"\\]|\\.)*)"', log)
     if refused:

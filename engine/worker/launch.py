@@ -21,6 +21,8 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def main(path):
     """Run the one call; the exit status is 0 only when it was made."""
+    # This folder's modules must not take the place of the user's.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != FOLDER]
     with open(path) as file:
         spec = json.load(file)
     try:
