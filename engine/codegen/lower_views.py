@@ -28,7 +28,7 @@ def reshaped(source: Prim, shape: tuple[int, ...], name: str) -> Prim:
     if shape == source.shape:
         return source
     return View(
-        name=name, dtype=source.dtype, shape=shape, source=source,
+        name=name, dtype=source.dtype, shape=shape, source=source, tag="reshape",
         forward=lambda i: unravel(linear(i, shape), source.shape),
         backward=lambda i: unravel(linear(i, source.shape), shape),
     )

@@ -102,11 +102,13 @@ class View(Prim):
         source: The value viewed.
         forward: From an index here to an index of the source.
         backward: From an index of the source to the index here, if there is exactly one.
+        tag: Views of the same source with equal shapes and tags are equal; None where that is not known.
     """
 
     source: Prim
     forward: Callable[[Indices], Indices]
     backward: Callable[[Indices], Indices] | None = None
+    tag: str | None = None
 
     def sources(self) -> Iterator[Prim]:
         yield self.source

@@ -15,6 +15,7 @@ from math import prod
 from engine.codegen.index import Index, variable
 from engine.codegen.prims import (
     Field,
+    Fill,
     Indices,
     Map,
     NotFusibleError,
@@ -199,10 +200,39 @@ def rewrite(outputs: Sequence[tuple[str, Prim]], change: Callable[[Prim], Prim |
     `change` sees copies whose sources are rewritten already.
     """
     done: dict[int, Prim] = {}
+    known: dict[object, Prim] = {}
+
+    def settle(prim: Prim) -> Prim:
+        """Equal values become one, so that they are computed once."""
+        key = _identity(prim)
+        return prim if key is None else known.setdefault(key, prim)
+
     for prim in walk([p for _, p in outputs]):
         copy = _with_sources(prim, done)
-        done[id(prim)] = change(copy) or copy
+        fresh = change(copy)
+        if fresh is None:
+            done[id(prim)] = settle(copy)
+            continue
+        inner: dict[int, Prim] = {}
+        for below in walk([fresh]):
+            inner[id(below)] = below if id(below) in {id(p) for p in done.values()} else settle(
+                _with_sources(below, inner))
+        done[id(prim)] = inner[id(fresh)]
     return [(value, done[id(prim)]) for value, prim in outputs]
+
+
+def _identity(prim: Prim) -> object:
+    """A key that equal values share; None where equality cannot be told."""
+    if isinstance(prim, Map):
+        args = tuple(("number", a.dtype, a.number) if isinstance(a, Fill) else id(a) for a in prim.args)
+        return ("map", prim.op, prim.dtype, prim.compute, prim.shape, args, tuple(sorted(prim.options.items())))
+    if isinstance(prim, View) and prim.tag is not None:
+        return ("view", prim.tag, prim.shape, id(prim.source))
+    if isinstance(prim, Reduce):
+        return ("reduce", prim.kind, prim.dims, prim.compute, id(prim.source))
+    if isinstance(prim, Field):
+        return ("field", prim.part, id(prim.reduce))
+    return None
 
 
 def _with_sources(prim: Prim, done: Mapping[int, Prim]) -> Prim:

@@ -91,6 +91,7 @@ class RowWriter:
     parts: int = 1
     lines: list[str] = field(default_factory=list)
     passes: int = 0
+    joined: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         plan, nest = self.plan, self.nest
@@ -139,9 +140,10 @@ class RowWriter:
         self._store_elements()
         body = writer.close()
         constants = writer.close()
-        self.lines = [*constants, *self._coordinates(), *writer.kept_declarations, *body]
+        self.lines = [*constants, *self.coordinates(), *writer.kept_declarations, *body]
 
-    def _coordinates(self) -> list[str]:
+    def coordinates(self) -> list[str]:
+        """Statements that give this thread's row and its place among the threads of the row."""
         plan, wide = self.plan, self.wide
         rows = self.nest.row_count
         if plan.mapping == "block":
@@ -149,7 +151,8 @@ class RowWriter:
         elif plan.mapping == "group":
             lines = [f"int const lane = threadIdx.x % {plan.sharing};"] if plan.sharing > 1 else ["int const lane = 0;"]
             within = f"threadIdx.x / {plan.sharing}" if plan.sharing > 1 else "threadIdx.x"
-            lines.append(f"{wide} const row_here = {wide}(blockIdx.x) * {plan.rows} + {within};")
+            first = f"{wide}(blockIdx.x) * {plan.rows} + {within}" if plan.rows > 1 else f"{wide}(blockIdx.x)"
+            lines.append(f"{wide} const row_here = {first};")
         else:
             lines = ["int const lane = threadIdx.y;",
                      f"{wide} const row_here = {wide}(blockIdx.x) * {plan.rows} + threadIdx.x;"]
@@ -214,6 +217,7 @@ class RowWriter:
         result = self.combined(row.join, joined)
         name = writer.namer.fresh(f"{reduce.name}_row" if result == joined else reduce.name)
         writer.line(f"{joined_type(reduce.kind, reduce.compute)} const {name} = {result};")
+        self.joined[id(reduce)] = name
         depth = len(writer.scopes) - 1
         for part in row.parts:
             self.fields[id(reduce), part] = Scalar(part_text(reduce.kind, part, name), depth)
@@ -272,7 +276,7 @@ class RowWriter:
         start, end, step = "lane", str(self.packs), plan.sharing
         if self.parts > 1:
             each = -(-self.packs // self.parts)
-            start = f"part_start + lane" if plan.sharing > 1 else "part_start"
+            start = "part_start + lane" if plan.sharing > 1 else "part_start"
             end = "part_end"
             head = [f"{wide} const part_start = {wide}({self.part}) * {each};",
                     f"{wide} const part_end = part_start + {each} < {self.packs} ? part_start + {each} : {self.packs};"]

@@ -153,6 +153,8 @@ def _to_float32(value: float) -> float:
 
 
 def _shortest(value: float) -> str:
+    if value == int(value) and abs(value) < 1e7:
+        return repr(float(value))
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"
         if _to_float32(float(text)) == value:
