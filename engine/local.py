@@ -16,6 +16,7 @@ from engine.devices import find_device
 from engine.evaluate.build import Builder
 from engine.evaluate.estimate import estimate
 from engine.evaluate.local import LocalEvaluator
+from engine.evaluate.shares import measure_shares
 from engine.example_inputs import parse_script
 from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
@@ -69,8 +70,15 @@ class LocalServices:
                     reduced_folder=extracted.reduced_folder, notes=notes)
 
     def workload(self, contract: Contract, device: Device) -> WorkloadProfile:
-        """Floors, roofs and shares."""
+        """Floors, roofs and estimated shares."""
         return profile_workload(contract, device)
+
+    async def shares(
+        self, job: Job, task: Task, device: Device, workload: WorkloadProfile
+    ) -> tuple[WorkloadProfile, str]:
+        """The profile with shares of time measured on the GPU, in a process of its own."""
+        return await measure_shares(await find_toolchain(await _python(job)), contract=task.contract,
+                                    folder=task.folder, device=device, workload=workload)
 
     async def evaluator(
         self, job: Job, task: Task, device: Device, workload: WorkloadProfile, on_note: Callable[[str], None]

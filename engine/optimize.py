@@ -205,8 +205,18 @@ class _Loop:
         if known.workload is None:
             self.record("workload", self.services.workload(contract, device))
         assert known.workload is not None
-        self.evaluator = await self.services.evaluator(
-            self.job, task, device, known.workload, lambda text: self.record("note", Note(text=text)))
+        # Where the time goes is measured while the judge starts.
+        measuring = asyncio.ensure_future(self.services.shares(self.job, task, device, known.workload))
+        try:
+            self.evaluator = await self.services.evaluator(
+                self.job, task, device, known.workload, lambda text: self.record("note", Note(text=text)))
+            workload, why = await measuring
+        finally:
+            measuring.cancel()
+        if workload != known.workload:
+            self.record("workload", workload)
+        if why and device.kind == "cuda":
+            self.record("note", Note(text=why))
         return task, device
 
     async def search(self, task: Task, device: Device) -> str:

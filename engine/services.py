@@ -80,7 +80,13 @@ class Services(Protocol):
         ...
 
     def workload(self, contract: Contract, device: Device) -> WorkloadProfile:
-        """Floors, roofs and shares."""
+        """Floors, roofs and estimated shares."""
+        ...
+
+    async def shares(
+        self, job: Job, task: Task, device: Device, workload: WorkloadProfile
+    ) -> tuple[WorkloadProfile, str]:
+        """The profile with measured shares, and why they stay estimated (empty where they are measured)."""
         ...
 
     async def evaluator(

@@ -148,6 +148,10 @@ class FakeServices:
     def workload(self, contract: Contract, device: Device) -> WorkloadProfile:
         return self.profile
 
+    async def shares(self, job: object, task: Task, device: Device,
+                     workload: WorkloadProfile) -> tuple[WorkloadProfile, str]:
+        return workload, ""
+
     async def evaluator(self, job: object, task: Task, device: Device, workload: WorkloadProfile,
                         on_note: Callable[[str], None]) -> FakeEvaluator:
         return self.fake

@@ -1,6 +1,7 @@
 """Measured shares: the profiler's operators laid over the graph."""
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -58,6 +59,14 @@ async def test_without_a_gpu_they_stay_estimated_and_say_so(tmp_path):
     assert "estimated" in why
 
 
+def test_tensors_that_fit_only_once_are_not_loaded_twice():
+    torch = pytest.importorskip("torch")
+    contract = contract_of(torch.nn.ReLU(), torch.randn(512, 512))
+    small = replace(target_device(), kind="cuda", memory_bytes=4 << 20)
+    assert "too large" in shares._why_not(contract, small)
+    assert shares._why_not(contract, replace(small, memory_bytes=80 << 30)) == ""
+
+
 async def test_the_worker_profiles_the_reference(tmp_path):
     torch = pytest.importorskip("torch")
     (tmp_path / "groundtruth.py").write_text(
@@ -81,7 +90,8 @@ async def test_the_worker_profiles_the_reference(tmp_path):
             argument["role"] = "parameter"
     worker = Worker("shares", python=sys.executable)
     try:
-        found = await worker.call("measure", timeout_s=60, contract=data, folder=str(tmp_path), device="cpu", calls=2)
+        await worker.call("open", timeout_s=60, contract=data, folder=str(tmp_path), device="cpu")
+        found = await worker.call("measure", timeout_s=60, calls=2)
     finally:
         await worker.close()
     assert [call["op"] for call in found["operators"]] == ["linear", "relu", "sum"]

@@ -12,23 +12,26 @@ from contracts import codec
 from contracts.contract import Contract
 from contracts.errors import HieraError
 from contracts.graph import Graph, Node
+from engine.evaluate import gpu_lock
 from engine.processes import Worker
 from engine.records import Device, Share, WorkloadProfile
 from engine.toolchain import Toolchain
 from engine.workload import live_nodes
 
 CALLS = 3
+MEMORY_PART = 0.2
 # Below this part of the time an operator is not worth a search (requirement: hot spots first).
 WORTH = 0.05
 
 
 async def measure_shares(
     toolchain: Toolchain, *, contract: Contract, folder: str | Path, device: Device, workload: WorkloadProfile,
-    timeout_s: float = 120.0,
+    timeout_s: float = 60.0,
 ) -> tuple[WorkloadProfile, str]:
     """The profile with measured shares and launches, and a sentence where they stay estimated (else empty).
 
-    The caller holds the GPU for itself.
+    A process of its own: a profiler that was once on in the judge would slow the judge's launches, and
+    with them the times that speed-ups are claimed against. Only the measured calls hold the GPU.
 
     Args:
         toolchain: Names the user's interpreter.
@@ -36,16 +39,17 @@ async def measure_shares(
         folder: Contract folder with groundtruth.py.
         device: Where to run.
         workload: The profile with estimated shares, kept where nothing can be measured.
-        timeout_s: Limit in all, the interpreter's start included.
+        timeout_s: Limit for each of the two steps, loading and measuring.
     """
-    if device.kind != "cuda":
-        return workload, "shares of time are estimated: no GPU is used"
-    if contract.reference == "cuda" or contract.graph is None:
-        return workload, "shares of time are estimated: the reference has no operator graph"
+    why = _why_not(contract, device)
+    if why or contract.graph is None:
+        return workload, f"shares of time are estimated: {why}"
     worker = Worker("shares", python=toolchain.python)
     try:
-        found = await worker.call("measure", timeout_s=timeout_s, contract=codec.to_data(contract), folder=str(folder),
-                                  device=f"cuda:{device.index}", calls=CALLS)
+        await worker.call("open", timeout_s=timeout_s, contract=codec.to_data(contract), folder=str(folder),
+                          device=f"cuda:{device.index}")
+        async with gpu_lock.exclusive(device.index):
+            found = await worker.call("measure", timeout_s=timeout_s, calls=CALLS)
     except HieraError as error:
         return workload, f"shares of time are estimated: {error.problem}"
     finally:
@@ -54,6 +58,18 @@ async def measure_shares(
     if not shares:
         return workload, "shares of time are estimated: the profiler saw no kernel"
     return replace(workload, shares=shares, launches=found["launches"] or workload.launches), ""
+
+
+def _why_not(contract: Contract, device: Device) -> str:
+    if device.kind != "cuda":
+        return "no GPU is used"
+    if contract.reference == "cuda" or contract.graph is None:
+        return "the reference has no operator graph"
+    layouts = (*contract.example.tensors.values(), *contract.outputs)
+    if sum(layout.size_bytes for layout in layouts) > device.memory_bytes * MEMORY_PART:
+        # The judge holds the same tensors at the same time.
+        return "the tensors are too large to be held twice on this GPU"
+    return ""
 
 
 def lay_over(operators: Sequence[dict[str, Any]], graph: Graph) -> tuple[Share, ...]:

@@ -9,31 +9,45 @@ from _hiera_worker.wire import Refusal
 MARK = "hiera_call"
 
 
+class _State:
+    reference = call = tensors = None
+    on_gpu = False
+
+
 def handle(kind, request, _emit):
-    """Serve `measure`."""
-    if kind != "measure":
+    """Serve `open`, then `measure`."""
+    served = {"open": open_reference, "measure": measure}.get(kind)
+    if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
-    return measure(request)
+    return served(request)
+
+
+def open_reference(request):
+    """Load the reference and its example inputs on the device, and run it once."""
+    device = torch.device(request["device"])
+    _State.on_gpu = device.type == "cuda"
+    if _State.on_gpu:
+        torch.cuda.set_device(device)
+    reference = judge_reference.Reference(request["folder"], request["contract"], device)
+    if reference.model is None and reference.function is None:
+        raise Refusal("the reference is no Python callable", "shares are then taken from the kernels' own times")
+    _State.reference = reference
+    _State.call = reference.function if reference.model is None else reference.model
+    _State.tensors = {name: reference.leaves[place] for place, name in enumerate(_inputs(request["contract"]))}
+    judge_reference.apply_flags(request["contract"].get("flags") or {})
+    return {}
 
 
 def measure(request):
-    """Profile a few calls of the reference.
+    """Profile a few calls of the reference. The first, which warms up, does not count.
 
     Returns:
         `operators`: top-level operator calls in order, `{"op": "linear", "us": median device time}`;
         `launches`: kernels and copies a call; `device_us`: their time in all.
     """
-    device = torch.device(request["device"])
-    on_gpu = device.type == "cuda"
-    if on_gpu:
-        torch.cuda.set_device(device)
-    reference = judge_reference.Reference(request["folder"], request["contract"], device)
-    if reference.model is None and reference.function is None:
-        raise Refusal("the reference is no Python callable", "shares are then taken from the kernels' own times")
-    call = reference.function if reference.model is None else reference.model
-    tensors = {name: reference.leaves[place] for place, name in enumerate(_inputs(request["contract"]))}
-    judge_reference.apply_flags(request["contract"].get("flags") or {})
-    rounds = [_profiled(reference, call, tensors, on_gpu) for _ in range(request.get("calls", 3) + 1)][1:]
+    state = _State
+    rounds = [_profiled(state.reference, state.call, state.tensors, state.on_gpu)
+              for _ in range(request.get("calls", 3) + 1)][1:]
     # The kernels of a call are the same every time; if not, the shortest common list is what can be said.
     length = min(len(operators) for operators, _ in rounds)
     names = [name for name, _ in rounds[0][0][:length]]
