@@ -18,7 +18,6 @@ The folder of `build.extension` holds all that is needed beside torch and NVIDIA
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -42,8 +41,7 @@ from engine.toolchain import Toolchain
 
 FORMAT = "1"
 MAX_EXTENSION_BYTES = 64 << 20
-LIGHT_TIMEOUT_S = 180.0
-TORCH_TIMEOUT_S = 180.0
+TIMEOUT_S = 180.0
 # torch's own flags for extensions: half arithmetic by conversion, never by hidden operators.
 NVCC_FLAGS = (
     "-lineinfo", "-Xptxas", "-v", "--expt-relaxed-constexpr", "-D__CUDA_NO_HALF_OPERATORS__",
@@ -67,6 +65,7 @@ class Builder:
         self.cache = BuildCache(cache_dir)
         self._slots = asyncio.Semaphore(jobs or max(2, len(os.sched_getaffinity(0))))
         self._preparer = Preparer(toolchain, self.cache, self._slots)
+        self._preparing: dict[tuple[str, bool], asyncio.Task[Prepared]] = {}
 
     async def prepare(self, folder: Path, *, emulated: bool = False) -> Prepared:
         """Build what all candidates of a contract folder share: about seven seconds once per task.
@@ -79,7 +78,15 @@ class Builder:
             ContractError: cpp_source.cpp is missing or does not compile.
             ToolError: No compiler, or no torch.
         """
-        return await self._preparer.prepare(folder, emulated=emulated)
+        key = (read_binding(folder / "cpp_source.cpp").text, emulated)
+        task = self._preparing.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = asyncio.create_task(self._preparer.prepare(folder, emulated=emulated))
+            # A failure is also told where nobody waits for it any more.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._preparing[key] = task
+        # Shared by all candidates of the task: one that fails early must not stop it.
+        return await asyncio.shield(task)
 
     async def build(
         self, folder: Path, source: str, *, space: Space, sm: str, extra_flags: Sequence[str] = ()
@@ -112,15 +119,13 @@ class Builder:
         if ready is not None:
             return ready
         # The first candidate of a task does not wait for the binding: both compile side by side.
-        preparing = asyncio.ensure_future(self.prepare(folder))
+        preparing = asyncio.create_task(self.prepare(folder))
         try:
             with self.cache.work_folder() as work:
                 return await self._build(work, key, source, local, preparing, space, sm, extra_flags, started)
         finally:
-            if not preparing.done():
-                preparing.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await preparing
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
 
     async def compile_only(
         self, source: str, sm: str, *, space: Space = "cuda_libs_torch", extra_flags: Sequence[str] = ()
@@ -231,7 +236,7 @@ class Builder:
         readable = [toolchain.cuda_home or "/usr/local/cuda", str(INCLUDE), str(source_path.parent),
                     *(str(folder) for folder in library_folders), *toolchain.site_packages, toolchain.python_include]
         async with self._slots:
-            done = await compile_in(work, command, readable=readable, timeout_s=LIGHT_TIMEOUT_S)
+            done = await compile_in(work, command, readable=readable, timeout_s=TIMEOUT_S)
         return Compiled(done.status, done.log.replace(str(source_path), messages.SOURCE_NAME))
 
     async def _link(
@@ -316,7 +321,7 @@ class Builder:
             place = f"{messages.SOURCE_NAME}:{found[0].line}: " if found[0].line else ""
             reason = f"{place}{found[0].message}"
         elif done.status == 124:
-            reason = f"the compiler ran longer than {LIGHT_TIMEOUT_S:g} s and was stopped"
+            reason = f"the compiler ran longer than {TIMEOUT_S:g} s and was stopped"
         else:
             reason = f"the compiler ended with status {done.status}: {_first_line(done.log)}"
         return Failure(stage="build", reason=reason, log_tail=messages.tail(done.log), errors=found)

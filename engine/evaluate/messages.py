@@ -20,7 +20,7 @@ _TOOL_ERROR = re.compile(
     r"(?P<text>.*)$"
 )
 _INSTANTIATED_AT = re.compile(r"at line (?P<line>\d+)(?: of (?P<file>\S+))?")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;]*[A-Za-z]")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _ENTRY = re.compile(r"Compiling entry function '(?P<name>[^']+)'")
 _USED = re.compile(r"Used (\d+) registers(.*)")

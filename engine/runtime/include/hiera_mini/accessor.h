@@ -1,5 +1,6 @@
 // Tensor accessors, with torch's names and layouts (they are passed to kernels by value).
 #pragma once
+#include <cuda_runtime.h>
 #include <hiera_mini/array_ref.h>
 
 namespace at {
