@@ -82,6 +82,7 @@ REFERENCES = {
     "wmma": lambda x, y: 2 * (x.float() @ y.float()),
     "half_arithmetic": _half_arithmetic,
     "cublas": _cublas,
+    "cublaslt": lambda x, y: (x @ y + y[0]).relu(),
     "aten": _aten,
     "host_checks": lambda x, y: x + y,
 }
@@ -101,6 +102,7 @@ def _inputs(case):
         "wmma": [(r(32, 48).half(), r(48, 64).half())],
         "half_arithmetic": [(r(50, 4).bfloat16(), r(50, 4).bfloat16())],
         "cublas": [(r(24, 24), r(24, 24))],
+        "cublaslt": [(r(10, 20), r(20, 30))],
         "aten": [(r(8, 16), r(12, 16))],
         "host_checks": [(r(5000), r(5000))],
     }

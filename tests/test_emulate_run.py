@@ -29,7 +29,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &checked, "adds"); }
 CASES = [
     ("elementwise", 2, 1e-6), ("row_sum", 2, 1e-4), ("softmax", 3, 2e-3), ("matmul_tiled", 2, 1e-4), ("stencil", 1, 1e-12),
     ("transpose", 1, 0), ("atomics", 1, 1e-9), ("warp_lanes", 1, 1e-5), ("wmma", 1, 1e-3), ("half_arithmetic", 1, 0.02),
-    ("cublas", 1, 1e-4), ("aten", 1, 1e-5), ("host_checks", 1, 0),
+    ("cublas", 1, 1e-4), ("cublaslt", 1, 1e-4), ("aten", 1, 1e-5), ("host_checks", 1, 0),
 ]
 BROKEN = {
     "race": """

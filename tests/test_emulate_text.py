@@ -48,6 +48,7 @@ def launch(shown, callee, configuration):
         ("static __shared__ alignas(16) Pair<int, 2> p[4];",
          "__shared__ __align__(16) Pair<int, 2> p[4]; ::hiera_emu::poison_shared(p);"),
         ("__noinline__ void f();", "__attribute__((noinline)) void f();"),
+        ("k<<<1, 2>>>(NULL);", launch("k", "k", "1, 2") + "(nullptr);"),
         ("#pragma unroll 4\nfor", "\nfor"),
         ("// __shared__ float a[2];\n", "// __shared__ float a[2];\n"),
     ],

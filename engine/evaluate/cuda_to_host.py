@@ -18,6 +18,7 @@ _DYNAMIC_SHARED = re.compile(
 )
 _UNROLL = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+(?:unroll|nounroll|nv_\w+|hd_warning_disable)\b.*$", re.MULTILINE)
 _NOINLINE = re.compile(r"\b__noinline__\b")
+_NULL = re.compile(r"\bNULL\b")  # As a kernel's argument it would be deduced as a number.
 _SHARED = re.compile(r"(?:\bstatic\s+)?\b__shared__\b")
 _OPENING, _CLOSING = "([{", ")]}"
 
@@ -63,6 +64,7 @@ def transform(source: str) -> str:
     """
     text = _splice(source, _UNROLL, lambda _: "")
     text = _splice(text, _NOINLINE, lambda _: "__attribute__((noinline))")
+    text = _splice(text, _NULL, lambda _: "nullptr")
     text = _splice(text, _DYNAMIC_SHARED, _dynamic_pointer)
     text = _poisoned_shared(text)
     return _launches(text)

@@ -189,3 +189,14 @@ inline cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation
 HIERA_EMU_VECTOR_CALLS(S, float)
 HIERA_EMU_VECTOR_CALLS(D, double)
 #undef HIERA_EMU_VECTOR_CALLS
+
+// torch's own handle: its declaration comes with the light headers, in the form of the installed torch. Defined by
+// mangled name, because the two forms cannot stand beside each other as overloads.
+extern "C" {
+__attribute__((weak, used)) inline cublasHandle_t hiera_emu_blas_handle()
+    asm("_ZN2at4cuda24getCurrentCUDABlasHandleEv");
+__attribute__((weak, used)) inline cublasHandle_t hiera_emu_blas_handle() { return nullptr; }
+__attribute__((weak, used)) inline cublasHandle_t hiera_emu_blas_handle_of(bool)
+    asm("_ZN2at4cuda24getCurrentCUDABlasHandleEb");
+__attribute__((weak, used)) inline cublasHandle_t hiera_emu_blas_handle_of(bool) { return nullptr; }
+}

@@ -13,9 +13,7 @@ torch::Tensor forward(torch::Tensor x, torch::Tensor y) {
     auto out = torch::zeros({4, n, n}, x.options());
     float* c = out.data_ptr<float>();
     const long long step = (long long)n * n;
-    static cublasHandle_t handle = nullptr;
-    if (!handle) cublasCreate(&handle);
-    cublasSetStream(handle, at::cuda::getCurrentCUDAStream());
+    cublasHandle_t handle = at::cuda::getCurrentCUDABlasHandle();
     // Row-major x @ y is column-major y^T @ x^T.
     cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, y.data_ptr<float>(), n, x.data_ptr<float>(), n, &zero, c, n);
     relu<<<4, 128>>>(c, n * n);
