@@ -117,14 +117,14 @@ class CallWriter:
             pieces = self.names.fresh(f"{self.node.name}_parts")
             return [
                 f"const std::vector<at::Tensor> {pieces} = {expression};",
-                *(f"const at::Tensor {self.names(name)} = {pieces}[{i}];" for i, name in enumerate(outputs) if name),
+                *(f"at::Tensor {self.names(name)} = {pieces}[{i}];" for i, name in enumerate(outputs) if name),
             ]
         if len(outputs) == 1:
-            return [f"const at::Tensor {self.names(used[0])} = {expression};"]
+            return [f"at::Tensor {self.names(used[0])} = {expression};"]
         if len(used) == 1:
-            return [f"const at::Tensor {self.names(used[0])} = std::get<{outputs.index(used[0])}>({expression});"]
+            return [f"at::Tensor {self.names(used[0])} = std::get<{outputs.index(used[0])}>({expression});"]
         bound = ", ".join(self.names(name) if name else self.names.fresh("unused") for name in outputs)
-        return [f"const auto [{bound}] = {expression};"]
+        return [f"auto [{bound}] = {expression};"]
 
     def argument(self, value: Arg, name: str = "") -> str:
         """One argument's C++."""

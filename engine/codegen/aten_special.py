@@ -74,7 +74,7 @@ def _batch_norm(writer: CallWriter) -> list[str]:
     for name, updated in (("running_mean", outputs[3]), ("running_var", outputs[4])):
         value = arguments.get(name)
         if isinstance(value, Ref) and updated is not None and writer.names(updated) != writer.names(value.name):
-            lines.append(f"const at::Tensor {writer.names(updated)} = {writer.names(value.name)}.clone();")
+            lines.append(f"at::Tensor {writer.names(updated)} = {writer.names(value.name)}.clone();")
             statistics.append(writer.names(updated))
         else:
             statistics.append(writer.argument(value))
@@ -84,7 +84,7 @@ def _batch_norm(writer: CallWriter) -> list[str]:
         f"/*momentum=*/{writer.argument(arguments['momentum'])}, /*eps=*/{writer.argument(arguments['eps'])}, "
         f"/*cudnn_enabled=*/true)"
     )
-    target = f"const at::Tensor {writer.names(outputs[0])} = " if outputs[0] else ""
+    target = f"at::Tensor {writer.names(outputs[0])} = " if outputs[0] else ""
     return [*lines, f"{target}{call};"]
 
 

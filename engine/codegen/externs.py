@@ -67,6 +67,10 @@ class ExternWriter:
         """True when the node's results come from a library, in a layout that is the library's to choose."""
         return self._means(node) == "aten" and node.base not in PLAIN
 
+    def is_own(self, node: Node) -> bool:
+        """True for a heavy node whose kernels or library calls index memory by the layouts stated here."""
+        return node.base in HEAVY and self._means(node) != "aten"
+
     def _means(self, node: Node) -> str:
         space = self.recipe.space
         if node.base in PLAIN:

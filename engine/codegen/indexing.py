@@ -26,7 +26,7 @@ def index(writer: CallWriter) -> list[str]:
     picked = f"{rows}.reshape({cpp.sizes((*plan.index_shape, *plan.kept_shape))})"
     if plan.back is not None:
         picked += f".permute({cpp.sizes(plan.back)})"
-    return [*lines, f"const at::Tensor {writer.names(writer.node.out)} = {picked};"]
+    return [*lines, f"at::Tensor {writer.names(writer.node.out)} = {picked};"]
 
 
 def index_put(writer: CallWriter) -> list[str]:
@@ -40,7 +40,7 @@ def index_put(writer: CallWriter) -> list[str]:
             raise CannotWrite(f"{writer.node.op} by a mask with several values{writer.place}")
         before, after = plan.dims[0], len(plan.shape) - plan.dims[0] - len(plan.index_shape)
         mask = f"{plan.indices[0]}.reshape({cpp.sizes((*(1,) * before, *plan.index_shape, *(1,) * after))})"
-        return [f"const at::Tensor {out} = at::where({mask}, {values}.reshape({{}}), {self_});"]
+        return [f"at::Tensor {out} = at::where({mask}, {values}.reshape({{}}), {self_});"]
     lines = plan.linear_lines()
     result_shape = _put_shape(plan)
     spread = f"{values}.expand({cpp.sizes(result_shape)})"
@@ -52,7 +52,7 @@ def index_put(writer: CallWriter) -> list[str]:
     order = [*plan.dims, *plan.kept]
     inverse = [order.index(d) for d in range(len(order))]
     whole = f".reshape({cpp.sizes(plan.shape[d] for d in order)}).permute({cpp.sizes(inverse)})"
-    return [*lines, f"const at::Tensor {out} = at::{function}({plan.permuted()}, 0, {plan.linear}, {rows}){whole};"]
+    return [*lines, f"at::Tensor {out} = at::{function}({plan.permuted()}, 0, {plan.linear}, {rows}){whole};"]
 
 
 def _put_shape(plan: _Plan) -> tuple[int, ...]:

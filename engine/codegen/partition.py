@@ -90,11 +90,11 @@ class _Partition:
         shown = list(dict.fromkeys(node.base.strip("_") for node in group.nodes))
         base = "_".join(shown if len(shown) <= 4 else [*shown[:3], shown[-1]])
         taken = {region.name for region in found}
-        name, count = base, 1
+        name, count = f"{base}_kernel", 1
         while name in taken:
             count += 1
-            name = f"{base}_{count}"
-        return name + "_kernel" if name == base else name.replace(base, base + "_kernel", 1)
+            name = f"{base}_kernel_{count}"
+        return name
 
     # Growing.
 

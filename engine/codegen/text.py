@@ -101,6 +101,57 @@ static at::Tensor check_argument(const at::Tensor& value, const char* name, at::
   return aligned && same_strides(value, strides) ? value : fresh_copy(value, strides);
 }
 """,
+    "advance_counters": """\
+// Adds `step` to every counter (such as the number of batches that a norm has seen) in one launch.
+struct Counters {
+  int64_t* at[256];
+};
+__global__ void advance_counters_kernel(const Counters counters, int count, int64_t step) {
+  if (threadIdx.x < count) *counters.at[threadIdx.x] += step;
+}
+static void advance_counters(std::initializer_list<at::Tensor> tensors, int64_t step, cudaStream_t stream) {
+  Counters counters;
+  int count = 0, left = static_cast<int>(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    counters.at[count++] = tensor.data_ptr<int64_t>();
+    if (count == 256 || count == left) {
+      advance_counters_kernel<<<1, 256, 0, stream>>>(counters, count, step);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      left -= count;
+      count = 0;
+    }
+  }
+}
+""",
+    "update_arguments": """\
+// Writes new contents into arguments that the call updates: pairs of contiguous tensors of 4-byte elements, one launch.
+struct Updates {
+  float* target[64];
+  const float* source[64];
+  int64_t numel[64];
+};
+__global__ void update_arguments_kernel(const Updates updates) {
+  const int pair = blockIdx.x;
+  for (int64_t i = threadIdx.x; i < updates.numel[pair]; i += blockDim.x) {
+    updates.target[pair][i] = updates.source[pair][i];
+  }
+}
+static void update_arguments(std::initializer_list<std::pair<at::Tensor, at::Tensor>> pairs, cudaStream_t stream) {
+  Updates updates;
+  int count = 0, left = static_cast<int>(pairs.size());
+  for (const auto& [target, source] : pairs) {
+    updates.target[count] = target.data_ptr<float>();
+    updates.source[count] = source.data_ptr<float>();
+    updates.numel[count++] = target.numel();
+    if (count == 64 || count == left) {
+      update_arguments_kernel<<<count, 256, 0, stream>>>(updates);
+      C10_CUDA_KERNEL_LAUNCH_CHECK();
+      left -= count;
+      count = 0;
+    }
+  }
+}
+""",
     "release": """\
 // Gives tensors back to the allocator before the function ends: work on the stream that reads them keeps its order.
 template <typename... Tensors>

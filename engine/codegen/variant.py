@@ -13,8 +13,10 @@ from engine.codegen import Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import ExternWriter, allocation, work_shares
+from engine.codegen.prepare import fuses, prepare
 from engine.codegen.regions import Region, extern_nodes, plan_regions
 from engine.codegen.simplify import simplify
+from engine.codegen.updates import find_counters, update_lines
 from engine.records import Device
 
 # Below this sum of intermediate results, freeing them early is not worth the lines.
@@ -55,7 +57,7 @@ def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: 
         CannotWrite: The recipe's space cannot express an operator.
     """
     assert variant.graph is not None
-    graph = simplify(variant.graph)
+    graph = prepare(simplify(variant.graph), recipe, device)
     return _VariantWriter(contract, variant, graph, recipe, device).write()
 
 
@@ -63,7 +65,9 @@ class _VariantWriter:
     def __init__(
         self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device
     ) -> None:
-        self.contract, self.variant, self.graph = contract, variant, graph
+        self.contract, self.variant = contract, variant
+        self.counters = find_counters(graph)
+        self.graph = graph = self.counters.removed_from(graph)
         self.recipe, self.device = recipe, device
         self.result = VariantText()
         self.tensors = contract.tensor_arguments
@@ -80,6 +84,9 @@ class _VariantWriter:
             graph=graph, recipe=recipe, device=device, names=self.names, layouts=self.layouts,
             options=self._options(), flags=contract.flags, weights=work_shares(graph),
         )
+        for node in self.graph.nodes:
+            if self.externs.is_own(node):
+                self.read_by_kernels.update(node.refs())
         self._update_statistics_in_place()
 
     def write(self) -> VariantText:
@@ -108,10 +115,11 @@ class _VariantWriter:
     # Order
 
     def _plan(self) -> Sequence[Region]:
-        if self.recipe.space == "cuda_libs_torch" and self.recipe.choices.get("fusion") == "none":
+        if not fuses(self.recipe):
             return ()
         return plan_regions(
-            self.graph, fusible=lambda node: not is_random(node), choices=self.recipe.choices, device=self.device
+            self.graph, fusible=lambda node: not is_random(node), choices=self.recipe.choices,
+            device=self.device,
         )
 
     def _ordered(self) -> Iterator[Region | Node]:
@@ -172,13 +180,13 @@ class _VariantWriter:
             self.device_code.append(code.device_code)
         for name in ("tunables", "kernels", "library_calls", "torch_calls", "notes", "library_text", "templates"):
             getattr(self.result, name).extend(getattr(code, name))
-        if self.externs.is_aten(node):
+        if self.externs.is_aten(node) or any(self.layouts[r] != self.graph.values[r] for r in node.refs()):
             for name in node.outputs:
                 if name is not None and name in self.read_by_kernels:
                     # Kernels index by fixed strides; what a library returns may lie differently in memory.
                     own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
                     self.lines.append(f"{own} = with_strides({own}, {stride});")
-        else:
+        if self.externs.is_own(node):
             self.made_by_kernels.update(name for name in node.outputs if name is not None)
 
     # Results
@@ -199,10 +207,7 @@ class _VariantWriter:
             else:
                 results.append(f"with_strides({own}, {stride})")
             used_roots.add(root)
-        updates = [
-            f"copy_into({self.names(argument)}, {self.names(value)});"
-            for argument, value in self.graph.mutations.items() if self.names(argument) != self.names(value)
-        ]
+        updates = update_lines(self.graph, self.counters, self.names, self.layouts)
         if len(results) == 1 and not updates:
             self.lines.append(f"return {results[0]};")
             return
@@ -222,7 +227,7 @@ class _VariantWriter:
     def _update_statistics_in_place(self) -> None:
         """Let batch norm write the argument's running statistics, where nothing else reads either version."""
         for node in self.graph.nodes:
-            if node.base not in ("_native_batch_norm_legit_functional", "native_batch_norm"):
+            if node.base != "_native_batch_norm_legit_functional" or set(node.outputs) & self.made_by_kernels:
                 continue
             for name, updated in zip(("running_mean", "running_var"), node.outputs[3:5], strict=False):
                 old = node.args.get(name)
