@@ -23,6 +23,7 @@ class Origin:
         stands_alone: False when the file needs others of its project.
         has_init_inputs: It defines get_init_inputs().
         plain_inputs: get_inputs() gives a list with one value for each argument of forward.
+        plain_init: get_init_inputs() gives a list of positional arguments.
         own_inputs: get_inputs is an attribute of the class itself.
         script: File with get_inputs when it is another one, absolute; else empty.
         function: Function in `script` that gives the inputs.
@@ -38,6 +39,7 @@ class Origin:
     stands_alone: bool = True
     has_init_inputs: bool = False
     plain_inputs: bool = True
+    plain_init: bool = True
     own_inputs: bool = False
     script: str = ""
     function: str = "get_inputs"
@@ -86,12 +88,15 @@ def _names(prefix: str, target: str, origin: Origin) -> str:
     elif inputs != "get_inputs":
         lines.append(f"get_inputs = {inputs}")
     if origin.kind == "module":
+        init = f"{prefix}get_init_inputs" if origin.has_init_inputs else ""
         if origin.script and origin.script_has_init_inputs:
-            lines.append("get_init_inputs = _inputs.get_init_inputs")
-        elif not origin.has_init_inputs:
+            init = "_inputs.get_init_inputs"
+        if not init:
             lines.append("\n\ndef get_init_inputs():\n    return []")
-        elif prefix:
-            lines.append(f"get_init_inputs = {prefix}get_init_inputs")
+        elif not origin.plain_init:
+            lines.append(_WRAP_INIT.format(init=init))
+        elif init != "get_init_inputs":
+            lines.append(f"get_init_inputs = {init}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
@@ -137,4 +142,22 @@ def get_inputs():
     if isinstance(value, dict):
         args, kwargs = [], value
     return list(inspect.signature({forward}).bind({bound}*args, **kwargs).args[{first}:])
+'''
+_WRAP_INIT = '''
+_given_init_inputs = {init}
+
+
+def get_init_inputs():
+    """The constructor's arguments in order."""
+    import inspect
+
+    value = _given_init_inputs()
+    args, kwargs = (value, {{}}) if isinstance(value, (list, tuple)) else ([value], {{}})
+    if isinstance(value, dict):
+        args, kwargs = [], value
+    elif len(args) == 2 and isinstance(args[0], (list, tuple)) and isinstance(args[1], dict):
+        args, kwargs = args
+    bound = inspect.signature(Model).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return list(bound.args)
 '''

@@ -263,6 +263,7 @@ def _origin(found: Mapping[str, Any], file: Path, text: str, name: str, inputs: 
         stands_alone=told["stands_alone"],
         has_init_inputs=told["has_init_inputs"],
         plain_inputs=told["plain_inputs"],
+        plain_init=told["plain_init"],
         own_inputs=told["own_inputs"] and inputs is None,
         script=str(inputs.file) if inputs is not None else "",
         function=(inputs.function if inputs is not None else "") or "get_inputs",

@@ -85,7 +85,7 @@ class Subject:
         self.module, self.target, self.callee = module, target, callee
         self.examples, self.ranges, self.init, self.mode, self.place = examples, ranges, init, mode, place
         self.script = self.get_inputs = None
-        self.plain_inputs = True
+        self.plain_inputs = self.plain_init = True
         self.notes, self.random = [], []
 
 
@@ -123,6 +123,7 @@ def subject_of(module, target, script, place):
     ranges = probe_inputs.integer_ranges(get_inputs, examples[0])
     subject = Subject(module, target, callee, examples, ranges, init, mode, place)
     subject.script, subject.get_inputs = script, get_inputs
+    subject.plain_init = init is None or isinstance(callee, torch.nn.Module) and probe_inputs.is_plain_init(init)
     subject.plain_inputs = get_inputs is not None and all(e.plain for e in examples[:1])
     if real:
         subject.notes.append("the constructor needs values, so the module was built in memory")
@@ -161,6 +162,7 @@ def origin(subject, script):
         "has_init_inputs": callable(getattr(subject.module, "get_init_inputs", None)),
         "script_has_init_inputs": bool(script) and callable(getattr(subject.script, "get_init_inputs", None)),
         "plain_inputs": subject.plain_inputs,
+        "plain_init": subject.plain_init,
         "own_inputs": inspect.isclass(subject.target) and callable(getattr(subject.target, "get_inputs", None)),
     }
 
@@ -230,7 +232,7 @@ def facts(module):
             for key, value in vars(part).items()
             if not key.startswith("_") and key != "training" and _plain(value)
         }
-        if attributes:
+        if attributes or list(part.parameters(recurse=False)) or list(part.buffers(recurse=False)):
             found.append({"path": path, "type": type(part).__name__, "attributes": attributes})
     return found
 

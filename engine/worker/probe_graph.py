@@ -144,6 +144,12 @@ class Conversion:
         name = str(node.target)
         if name in SAME_AS_INPUT:
             return node.args[0]
+        if name == "aten.clone.default" and node not in self.traced.outputs:
+            # Values never change in a functional graph, so a copy matters only for its layout or as a result.
+            source = node.args[0]
+            here, there = node.meta.get("val"), source.meta.get("val")
+            if isinstance(there, torch.Tensor) and spec(here) == spec(there):
+                return source
         if name in ("aten.dropout.default", "aten.feature_dropout.default", "aten.alpha_dropout.default",
                     "aten.feature_alpha_dropout.default") and not _drops(node):
             return node.args[0]

@@ -14,6 +14,10 @@ SHOW = (
 )
 
 
+# What user code can raise and we report; SystemExit because a script may call sys.exit anywhere.
+USER_ERRORS = (Exception, SystemExit)
+
+
 class Example:
     """One call: the callable, its bound arguments, and the leaves with their names.
 
@@ -46,7 +50,9 @@ def build(target, init, mode, place):
     if init is not None:
         args, kwargs = _init_arguments(_call(init, mode, place, "get_init_inputs()"))
     try:
-        inspect.signature(target).bind(*args, **kwargs)
+        by_name = inspect.signature(target).bind(*args, **kwargs).kwargs
+        if by_name and init is not None and not is_plain_init(init):
+            raise TypeError(f"{', '.join(by_name)} can only be given by name")
     except TypeError as error:
         missing = "get_init_inputs() does not fit the constructor" if init is not None else "there is no get_init_inputs()"
         raise Refusal(
@@ -59,13 +65,13 @@ def build(target, init, mode, place):
     try:
         with fake(mode):
             return target(*args, **kwargs), False
-    except Exception:
+    except USER_ERRORS:
         # Constructors may need values (`.item()`, numpy); those run on real memory.
         torch.manual_seed(0)
         try:
             with fake(None):
                 return target(*args, **kwargs), True
-        except Exception as error:
+        except USER_ERRORS as error:
             file, line = place.of(error)
             raise Refusal(
                 f"building {target.__name__} raises {probe_load.said(error)}", "correct the constructor or its arguments",
@@ -160,7 +166,7 @@ def integer_ranges(get_inputs, example, budget_bytes=1 << 26):
     try:
         with fake(None):
             value = get_inputs(**_settings(get_inputs))
-    except Exception:
+    except USER_ERRORS:
         return {}
     if isinstance(value, (list, tuple)) and value and all(isinstance(v, dict) for v in value):
         value = value[0]
@@ -181,12 +187,12 @@ def _call(function, mode, place, title):
     try:
         with fake(mode):
             return function(**given)
-    except Exception:
+    except USER_ERRORS:
         torch.manual_seed(0)
         try:
             with fake(None):
                 return function(**given)
-        except Exception as error:
+        except USER_ERRORS as error:
             file, line = place.of(error)
             raise Refusal(f"{title} raises {probe_load.said(error)}", f"correct {title}", file, line) from None
 
@@ -199,6 +205,13 @@ def _settings(function):
     except (TypeError, ValueError):
         return {}
     return {p.name: known[p.name] for p in parameters if p.default is p.empty and p.name in known}
+
+
+def is_plain_init(init):
+    """True when get_init_inputs() returns just the list of positional arguments."""
+    with fake(None):
+        value = init(**_settings(init))
+    return isinstance(value, (list, tuple)) and _init_arguments(value)[1] == {}
 
 
 def _init_arguments(value):

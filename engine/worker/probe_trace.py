@@ -12,7 +12,7 @@ from _hiera_worker.wire import Refusal
 
 DATA_DEPENDENT = ("DataDependentOutputException", "GuardOnDataDependentSymNode", "DynamicOutputShapeException",
                   "PendingUnbackedSymbolNotFound")
-NEEDS_DATA = ("data pointer", "numpy()", "FakeTensor", "meta tensor", "unallocated")
+NEEDS_DATA = ("data pointer", "numpy", "Numpy", "FakeTensor", "meta tensor", "unallocated")
 
 
 class Function(torch.nn.Module):
@@ -57,7 +57,7 @@ def run(callee, example, mode, place):
         with warnings.catch_warnings(), whole_recurrent_layers(), fake(mode):
             warnings.simplefilter("ignore")
             return callee(*example.args, **example.kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(error, place) from None
 
 
