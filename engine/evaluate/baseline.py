@@ -18,6 +18,7 @@ from engine.records import Baseline, Device
 from engine.toolchain import Toolchain
 
 COMPILE_S = 600.0
+GRAPH_BYTES = 2 << 30  # A graph keeps copies of its inputs and everything between.
 TIME_S = 120.0
 CALLS, BLOCKS = 10, 5
 MODES = {"off": (), "default": ("compile",), "best": ("compile", "compile max-autotune", "compile reduce-overhead")}
@@ -49,6 +50,11 @@ class Baselines:
         if self._modes and self._compiling is None:
             self._compiling = asyncio.create_task(self._compile())
 
+    async def compiling(self) -> None:
+        """Wait until torch.compile has done what it can; candidates may be judged meanwhile."""
+        if self._compiling is not None:
+            await asyncio.shield(self._compiling)
+
     def compiled(self) -> tuple[Worker, str] | None:
         """The compiled reference to time against, or None while there is none."""
         if self._best is None or self._other.judge is None:
@@ -56,7 +62,7 @@ class Baselines:
         return self._other.judge, self._best
 
     async def measure(self) -> Baseline:
-        """All times; waits for the compiler. The caller holds the GPU."""
+        """All times. The caller holds the GPU and has waited for `compiling`."""
         if self._device.kind != "cuda":
             return Baseline(notes=("not measured: no GPU is used",))
         if self._measured is not None:
@@ -65,7 +71,8 @@ class Baselines:
         await _fill(judge)
         eager = await _time(judge, "eager")
         graph: float | None = None
-        if not any(a.mutable for a in self._session.contract.arguments):
+        size = self._session.opened["set_bytes"] + self._session.opened["output_bytes"]
+        if size < GRAPH_BYTES and not any(a.mutable for a in self._session.contract.arguments):
             try:
                 await judge.call("compile", timeout_s=COMPILE_S, which="graph")
                 graph = await _time(judge, "graph")
@@ -73,8 +80,6 @@ class Baselines:
                 self._notes.append(f"CUDA graph not measured: {_short(error)}")
                 await self._session.reopen()
         times: dict[str, float] = {}
-        if self._compiling is not None:
-            await asyncio.shield(self._compiling)
         for which in self._ready:
             try:
                 times[which] = await _time(own(self._other.judge), which)

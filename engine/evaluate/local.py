@@ -21,12 +21,11 @@ from engine.evaluate import gpu_lock, measure
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
 from engine.evaluate.checks import Ledger, isolation
-from engine.evaluate.estimate import estimate
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import Session, own
 from engine.evaluate.verify import Limits, StoppedError, Verifier
-from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure, WorkloadProfile
+from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
 PROTOCOL = 1
@@ -77,16 +76,14 @@ class LocalEvaluator:
         reduced: The contract at small sizes, for runs without a GPU.
         reduced_folder: Its folder, where that is another one.
         settings: How much to run.
-        workload: For the static estimate without a GPU.
     """
 
     def __init__(
         self, toolchain: Toolchain, device: Device, contract: Contract, folder: Path, builder: Builder, *,
         reduced: Contract | None = None, reduced_folder: Path | None = None, settings: Settings | None = None,
-        workload: WorkloadProfile | None = None,
     ) -> None:
         self._toolchain, self._device, self._folder, self._builder = toolchain, device, Path(folder), builder
-        self._contract, self._workload = contract, workload
+        self._contract = contract
         self._emulated = device.kind != "cuda"
         self._settings = settings or Settings()
         if self._emulated:
@@ -131,6 +128,7 @@ class LocalEvaluator:
     async def baseline(self) -> Baseline:
         """Times of the reference, eager and compiled; None where not measured."""
         await self.prepare()
+        await self._baselines.compiling()
         async with self._gpu():
             return await self._baselines.measure()
 
@@ -208,10 +206,9 @@ class LocalEvaluator:
         built = await self._build(candidate, source)
         if isinstance(built, Failure):
             return Evaluation(candidate_id=candidate.id, stage="screened", failure=built)
-        guess = self._estimate(built)
         if built.extension is None:
             return Evaluation(
-                candidate_id=candidate.id, stage="built", build=built, estimate_us=guess,
+                candidate_id=candidate.id, stage="built", build=built,
                 failure=Failure(stage="verify", reason="it was compiled, but cannot be executed here: "
                                 + ("; ".join(built.warnings) or "no GPU")))
         judged = await self._judged(contract, candidate, built, None if self._emulated else self._settings.search)
@@ -219,12 +216,7 @@ class LocalEvaluator:
         if judged.timing is not None and above is not None and judged.timing.speedup >= above:
             counters = await self.profile(contract, candidate, built)
             judged = replace(judged, counters=counters, stage="profiled")
-        return replace(judged, estimate_us=guess)
-
-    def _estimate(self, build: Build) -> float | None:
-        if self._workload is None or not self._emulated or not build.kernels:
-            return None
-        return estimate(build.kernels, self._workload, self._device).estimate_us
+        return judged
 
     async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
         """Counters of a built candidate, with the GPU to itself."""

@@ -49,6 +49,7 @@ class Session:
         self.opened: dict[str, Any] = {}
         self.trivial: tuple[str, ...] = ()
         self._spare: asyncio.Task[Worker] | None = None
+        self._host_copies = False
         self._candidates: set[Worker] = set()
 
     async def open(self) -> None:
@@ -141,21 +142,26 @@ class Session:
             self.opened = await self.judge.call(
                 "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
                 device=self.device, shared=str(self._shared), sets=GUARD_SETS, budget_bytes=self._budget_bytes,
-                extension=extension)
+                extension=extension, host_copies=self._host_copies)
         except BaseException:
             await self._drop()
             raise
 
     async def _take(self, environment: Mapping[str, str]) -> Worker:
+        if environment:
+            return await self._start_candidate(environment)
         spare, self._spare = self._spare, None
-        if spare is not None and not environment:
-            try:
-                return await spare
-            finally:
-                self.warm()
-        if spare is not None:
-            self._spare = spare
-        return await self._start_candidate(environment)
+        try:
+            worker = await (spare or self._start_candidate({}))
+        except WorkerError as error:
+            if self._host_copies or "cudaIpc" not in error.problem:
+                raise
+            # Handles can be made here but not opened: every tensor then goes through the host, slowly.
+            self._host_copies = True
+            await self.reopen()
+            worker = await self._start_candidate({})
+        self.warm()
+        return worker
 
     async def _start_candidate(self, environment: Mapping[str, str]) -> Worker:
         host = HOST_ENVIRONMENT if self.device == "cpu" else {}

@@ -127,7 +127,7 @@ class Verifier:
             if spent > self._limits.search_s and not trial.must:
                 self._cut.append(trial.family)
                 continue
-            await self._trial(trial, number)
+            await self._trial(trial)
             # The second trial tells what KernelBench's own rule says: worth it even for a rejected one.
             if self.ledger.rejected and number >= 1:
                 return
@@ -142,14 +142,15 @@ class Verifier:
         """Further trials with fresh seeds in the same process, after timing."""
         for _ in range(count):
             if not self.ledger.rejected:
-                await self._trial(Trial(family="randn", must=True), 0)
+                await self._trial(Trial(family="randn", must=True))
 
     async def judged(self, arguments: Sequence[object], expected: dict[str, Any], *, seed: int, zero_mean: bool,
-                     check: str = "numeric", late: bool = False, number: int = 0, special: bool = False) -> None:
+                     check: str = "numeric", late: bool = False, count_threads: bool = False,
+                     special: bool = False) -> None:
         """One call of the candidate on what the judge drew, and the judge's findings."""
         reply = await self.ask(
             "call", arguments=arguments, outputs=expected["outputs"], seed=seed, late=late,
-            hold=len(self._held) < self._limits.held and not late, count_threads=number >= 3,
+            hold=len(self._held) < self._limits.held and not late, count_threads=count_threads,
         )
         if not self._returned(reply, expected["outputs"]):
             return
@@ -186,7 +187,7 @@ class Verifier:
     def _policy(self, special: bool) -> str:
         return "nan" if special else self.ledger.precision
 
-    async def _trial(self, trial: Trial, number: int) -> None:
+    async def _trial(self, trial: Trial) -> None:
         draw: dict[str, Any] = {
             "variant": trial.variant, "family": trial.family, "seed": next(self._seeds),
             "fixed_seed": next(self._seeds), "set": 0, "phase": trial.phase,
@@ -195,16 +196,16 @@ class Verifier:
             draw = {**self._last, "phase": trial.phase}
         elif trial.same_inputs_new_weights and self._last:
             draw["seed"] = self._last["seed"]
-        drawn = await self._judge.call("draw", timeout_s=self._limits.judge_s, **draw)
         seed = next(self._seeds) >> 8
         special = trial.family == "not a number"
         try:
+            drawn = await self._judge.call("draw", timeout_s=self._limits.judge_s, **draw)
             expected = await self._judge.call(
                 "expect", timeout_s=self._limits.judge_s, seed=seed, keep_usual=trial.family == "example")
-        except WorkerError:
-            if trial.must:
+        except (InputError, WorkerError) as error:
+            if trial.must or isinstance(error, WorkerDiedError | WorkerTimeoutError):
                 raise
-            self._notes.append(f"{trial.family}: the reference itself fails there")
+            self._notes.append(f"{trial.family}: the reference itself fails there ({error.problem[:120]})")
             return
         if expected["blank_share"] > MOSTLY_BLANK and not trial.must and not special:
             self._notes.append(f"{trial.family}: the reference is not finite there")
@@ -215,7 +216,7 @@ class Verifier:
         self._families.append(trial.family)
         await self.judged(
             drawn["arguments"], expected, seed=seed, zero_mean=trial.family in ZERO_MEAN, check=trial.check,
-            late=trial.late, number=number, special=special)
+            late=trial.late, special=special)
 
     def _returned(self, reply: dict[str, Any], outputs: list[dict[str, Any]]) -> bool:
         """Book everything but values. False when there are no values to look at."""
@@ -285,7 +286,8 @@ class Verifier:
             seed = next(self._seeds) >> 8
             expected = await self._judge.call("expect", timeout_s=self._limits.judge_s, seed=seed)
             self._families.append("one element changed")
-            await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True, check="fresh inputs", number=9)
+            await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True, check="fresh inputs",
+                              count_threads=True)
             done += 1
         self._last = {**draw, "arguments": drawn["arguments"]}
         if not self.ledger.rejected:

@@ -9,7 +9,7 @@ import math
 import torch
 from _hiera_worker import slabs
 
-CHUNK = 1 << 23
+CHUNK = 1 << 24
 UNIT = {torch.float64: 2.0 ** -53, torch.float32: 2.0 ** -24, torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8}
 # How many times the strict reference's own error a candidate may have. Zero-mean inputs separate honest
 # (<= 43) from downgraded (>= 776) arithmetic; on one-sided inputs the two overlap, so the factor is looser

@@ -43,11 +43,10 @@ class Reference:
         if not hasattr(source, "get_inputs"):
             raise Refusal("groundtruth.py defines no get_inputs()", "define it beside the reference", file=path)
         self._make_inputs = source.get_inputs
-        with torch.device(device):
-            if contract["reference"] == "module":
-                self.model = self._module(source, path)
-            else:
-                self.function = source.reference
+        if contract["reference"] == "module":
+            self.model = self._module(source, path)
+        else:
+            self.function = source.reference
         self.leaves = self.example_inputs(0)
 
     def _module(self, source, path):
@@ -58,7 +57,7 @@ class Reference:
         elif len(arguments) == 2 and isinstance(arguments[0], (list, tuple)) and isinstance(arguments[1], dict):
             positional, named = arguments
         try:
-            model = source.Model(*positional, **named).to(self.device)
+            model = _on(self.device, lambda: source.Model(*positional, **named)).to(self.device)
         except Exception as error:
             raise Refusal(f"Model(...) raised {type(error).__name__}: {error}",
                           "make get_init_inputs() fit Model", file=path) from error
@@ -76,8 +75,7 @@ class Reference:
         named = {"seed": seed} if "seed" in accepted else {}
         if "device" in accepted:
             named["device"] = self.device
-        with torch.device(self.device):
-            inputs = self._make_inputs(**named)
+        inputs = _on(self.device, lambda: self._make_inputs(**named))
         if isinstance(inputs, torch.Tensor):
             inputs = [inputs]
         leaves, self.spec = tree_flatten(inputs)
@@ -181,6 +179,18 @@ class Reference:
         for place, name in zip(self._places, inputs):
             leaves[place] = tensors[name]
         return tree_unflatten(leaves, self.spec)
+
+
+def _on(device, make):
+    """Run user code with `device` as the default: gigabytes are drawn where they are used."""
+    try:
+        with torch.device(device):
+            return make()
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError):
+        # Such as a CPU generator handed to torch.rand: then as the user wrote it, and moved afterwards.
+        return make()
 
 
 def flat_tensors(outputs):
