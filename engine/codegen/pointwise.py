@@ -85,7 +85,9 @@ def _indices(usage: Usage, values: Mapping[str, Index]) -> list[Index]:
 
 def _tunables(key: str, nest: Nest, layouts: Mapping[str, TensorSpec], usage: Usage) -> tuple[Tunable, ...]:
     widest = vector_width(nest.rows, layouts, usage)
-    widths = [widest] + [w for w in (16, 8, 4, 2, 1) if w < widest]
+    # Lanes that read windows overlap; one output a lane keeps each tap's loads next to each other.
+    default = 1 if usage.windows else widest
+    widths = [default] + [w for w in (16, 8, 4, 2, 1) if w <= widest and w != default]
     return (
         Tunable(key=f"{key}.width", direction="M", values=tuple(widths),
                 meaning="neighbouring elements a lane loads and stores at once; 16 bytes are the widest access"),

@@ -208,7 +208,6 @@ class Window(Prim):
         kernel, stride, padding, dilation: One a window dimension; padding may differ before and after.
         weight: Factors of a convolution, with one index a window dimension after its first two.
         weight_index: From an index here and the window position to an index of `weight`.
-        source_index: From an index here to the source's index without window dimensions (they are replaced).
     """
 
     kind: str

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from engine.codegen.index import Index, variable
+from engine.codegen.index import Index, linear, unravel, variable
 from engine.codegen.prims import (
     Field,
     Fill,
@@ -108,7 +108,13 @@ def build_nest(outputs: Sequence[tuple[str, Prim]]) -> Nest:
     rows = [(n, s) for d, (n, s) in enumerate(zip(names, shape, strict=True)) if not anchor or d not in anchor.dims]
     inner = [(n, s) for d, (n, s) in enumerate(zip(names, shape, strict=True)) if anchor and d in anchor.dims]
     inner_names = frozenset(n for n, _ in inner)
-    at = _positions(prims, start, identity, inner_names)
+    at: dict[int, Indices] = {}
+    _spread(prims, start, identity, inner_names, at)
+    for reduce in reduces:
+        # A fold of its own elements in the same shape may run in the same loop.
+        same = anchor is not None and reduce.source.shape == shape and reduce.dims == anchor.dims
+        if same and id(reduce.source) not in at:
+            _spread(prims, reduce.source, identity, inner_names, at)
     sources: dict[int, Indices] = {}
     for reduce in reduces:
         index = at.get(id(reduce.source))
@@ -117,7 +123,7 @@ def build_nest(outputs: Sequence[tuple[str, Prim]]) -> Nest:
         sources[id(reduce)] = index
     stores = []
     for value, prim in outputs:
-        index = at.get(id(prim))
+        index = at.get(id(prim)) or _own_position(prim, start, identity, anchor)
         if index is None:
             raise NotFusibleError(f"{value} is not computed at the same positions")
         names_used = frozenset().union(*(i.variables() for i in index)) if index else frozenset()
@@ -130,12 +136,23 @@ def build_nest(outputs: Sequence[tuple[str, Prim]]) -> Nest:
                 sources=sources)
 
 
-def _positions(prims: list[Prim], start: Prim, identity: Indices, inner: frozenset[str]) -> dict[int, Indices]:
+def _own_position(prim: Prim, start: Prim, identity: Indices, anchor: Reduce | None) -> Indices | None:
+    """Where an output may be stored that no reversible path leads to: any one-to-one index will do."""
+    if prim.shape == start.shape:
+        return identity
+    if anchor is None:
+        return unravel(linear(identity, start.shape), prim.shape) if prim.numel == start.numel else None
+    kept = tuple(value for d, value in enumerate(identity) if d not in anchor.dims)
+    return unravel(linear(kept, anchor.shape), prim.shape) if prim.numel == anchor.numel else None
+
+
+def _spread(prims: list[Prim], start: Prim, identity: Indices, inner: frozenset[str], at: dict[int, Indices]) -> None:
+    """Give every value that `start` leads to its index, in `at`."""
     users: dict[int, list[Prim]] = {}
     for prim in prims:
         for source in prim.sources():
             users.setdefault(id(source), []).append(prim)
-    at: dict[int, Indices] = {id(start): identity}
+    at[id(start)] = identity
     queue = [start]
     while queue:
         prim = queue.pop(0)
@@ -156,7 +173,6 @@ def _positions(prims: list[Prim], start: Prim, identity: Indices, inner: frozens
             reach(prim.source, prim.forward(index))
         elif isinstance(prim, Field):
             reach(prim.reduce, index)
-    return at
 
 
 def _forward(prim: Prim, user: Prim, index: Indices, inner: frozenset[str]) -> Indices | None:

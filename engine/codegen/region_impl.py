@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from contracts.graph import Graph, Node
-from contracts.tensors import TensorSpec, row_major
+from contracts.tensors import TensorSpec
 from engine.codegen.kernel_text import Kernel
 from engine.codegen.lower import Lowering
 from engine.codegen.prims import Cut, Load, NotFusibleError, Prim, Reduce, Scan, walk
@@ -65,10 +65,8 @@ class FusedRegion:
         needed = {v: layouts[v] for v in (*self.inputs, *self.outputs)}
         kernels: list[Kernel] = []
         for step in steps(self.name, self.values()):
-            spec_of = {t.name: TensorSpec.contiguous(t.dtype, (t.numel,)) for t in step.temporaries}
-            needed |= {name: replace(spec_of[name], shape=shape, stride=row_major(shape))
-                       for name, shape in step.shapes.items()}
-            local = {**names, **{name: name for name in step.shapes}}
+            needed |= step.stored
+            local = {**names, **{name: name for name in step.stored}}
             kernels += write_kernels(step, self, needed, local, choices, device)
             kernels[-1] = replace(kernels[-1], temporaries=(*kernels[-1].temporaries, *step.temporaries))
         return RegionCode(
@@ -89,7 +87,7 @@ class Step:
     name: str
     outputs: Outputs
     temporaries: tuple[Temporary, ...] = ()
-    shapes: Mapping[str, tuple[int, ...]]
+    stored: Mapping[str, TensorSpec]  # Layouts of the temporaries read or written.
 
 
 def lowered(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Outputs:
@@ -101,7 +99,7 @@ def lowered(graph: Graph, nodes: Sequence[Node], outputs: Sequence[str]) -> Outp
 def steps(name: str, outputs: Outputs) -> list[Step]:
     """Split at `Cut` values: each is written to a temporary before what needs it."""
     found: list[Step] = []
-    shapes: dict[str, tuple[int, ...]] = {}
+    stored: dict[str, TensorSpec] = {}
     while True:
         cuts = [p for p in walk([p for _, p in outputs]) if isinstance(p, Cut)]
         ready = [c for c in cuts if not any(isinstance(p, Cut) for p in walk([c.source]))]
@@ -110,10 +108,10 @@ def steps(name: str, outputs: Outputs) -> list[Step]:
         cut = ready[0]
         temporary = f"{name}_{cut.name}_{len(found)}"
         dtype = cut.source.dtype
-        shapes[temporary] = cut.source.shape
+        stored[temporary] = TensorSpec.contiguous(dtype, cut.source.shape)
         found.append(Step(name=f"{name}_part{len(found)}", outputs=[(temporary, cut.source)],
                           temporaries=(Temporary(name=temporary, dtype=dtype, numel=cut.source.numel),),
-                          shapes={temporary: cut.source.shape}))
+                          stored=dict(stored)))
         load = Load(name=cut.name, dtype=dtype, shape=cut.source.shape, value=temporary)
         target = cut
 
@@ -121,7 +119,7 @@ def steps(name: str, outputs: Outputs) -> list[Step]:
             return load if prim is target or (isinstance(prim, Cut) and prim.source is target.source) else None  # type: ignore[attr-defined]
 
         outputs = rewrite(outputs, change)
-    found.append(Step(name=name, outputs=outputs, shapes=shapes))
+    found.append(Step(name=name, outputs=outputs, stored=stored))
     return found
 
 

@@ -80,9 +80,9 @@ def literal(value: float | bool, ctype: str) -> str:
             text += ".0"
         return text + suffix
     whole = int(value)
-    if whole == -(2**63):
-        return "INT64_MIN"
-    return f"INT64_C({whole})" if abs(whole) >= 2**31 else str(whole)
+    if ctype == "int64_t":
+        return "INT64_MIN" if whole == -(2**63) else f"{whole}L"
+    return str(whole) if ctype == "int32_t" else f"{ctype}({whole})"
 
 
 def bitwise_extreme(dtype: str, *, largest: bool) -> float | int:

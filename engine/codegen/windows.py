@@ -16,6 +16,7 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     if prim.kind not in ("sum", "max", "argmax"):
         raise NotFusibleError(f"{prim.name}: no window of kind {prim.kind}")
     ctype = COMPUTE_TYPE[prim.compute]
+    writer.usage.windows += _product(prim.kernel)
     name = writer.namer.fresh(prim.name)
     at_name = writer.namer.fresh(prim.name + "_at") if prim.kind == "argmax" else ""
     worst = literal(bitwise_extreme(prim.compute, largest=True), ctype)
@@ -41,7 +42,7 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     for dim, place in zip(prim.dims, places, strict=True):
         source_index[dim] = place
     if prim.weight is not None and prim.weight_index is not None:
-        value = writer.value(prim.source, _source_index(prim, tuple(source_index)))
+        value = writer.value(prim.source, tuple(source_index))
         factor = writer.value(prim.weight, prim.weight_index(index, tuple(taps)))
         writer.line(f"{name} += {value.text} * {factor.text};")
     else:
@@ -62,7 +63,7 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     indent = ""
     for loop in loops:
         if unroll:
-            lines.append("#pragma unroll")
+            lines.append(indent + "#pragma unroll")
         lines.append(indent + loop)
         indent += "    "
     if test != "true":
@@ -78,10 +79,6 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     depth = max(writer.depth_of(variables), 0)
     writer.scopes[depth].lines += lines
     return Scalar(at_name or name, depth)
-
-
-def _source_index(prim: Window, index: Indices) -> Indices:
-    return prim.source_index(index) if prim.source_index is not None else index
 
 
 def _product(values: tuple[int, ...]) -> int:

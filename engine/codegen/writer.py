@@ -71,6 +71,7 @@ class Usage:
     helpers: set[str] = field(default_factory=set)
     ops: dict[str, None] = field(default_factory=dict)
     cost: int = 0
+    windows: int = 0  # Taps read around each output.
     keys: dict[object, set[int]] = field(default_factory=dict)  # resident candidates: passes that asked for them
 
 
@@ -431,7 +432,8 @@ def _reduced(index: Index, bound: int) -> tuple[Index, int]:
     for unit in sorted({abs(c) for _, c in index.terms if abs(c) > 1}, reverse=True):
         if bound % unit == 0:
             quotient = index // unit
-            if len(quotient.terms) < len(index.terms):
+            known = {atom for atom, _ in index.terms}
+            if len(quotient.terms) < len(index.terms) and all(atom in known for atom, _ in quotient.terms):
                 return quotient, bound // unit
     return index, bound
 
