@@ -40,7 +40,8 @@ def evaluation(identity, speedup=None, **changes):
                       timing=timing if speedup else None, **changes)
 
 
-async def loop(job, *, on_event, cancel, speedups=(1.0, 2.5, 1.2)):
+async def loop(job, *, on_event, cancel, speedups=(1.0, 2.5, 1.2),
+               stopped="all 3 rounds done"):
     """Each candidate a little later; the text of the task decides what goes wrong."""
     code = await asyncio.to_thread(Path(job.file).read_text)
     trajectory = Trajectory(run="run")
@@ -64,7 +65,7 @@ async def loop(job, *, on_event, cancel, speedups=(1.0, 2.5, 1.2)):
         await asyncio.sleep(60)
     if "died" in code:
         raise WorkerDiedError("call", exit_status=-11)
-    trajectory.apply(Event("stopped", 9.0, Stopped(reason="budget: 3 candidates made")))
+    trajectory.apply(Event("stopped", 9.0, Stopped(reason=stopped)))
     return trajectory
 
 
@@ -107,6 +108,7 @@ async def test_rows_hold_what_every_budget_would_have_found(tasks):
     assert row["verified"]
     assert row["budgets"]["1"]["speedup"] == 1.0
     assert row["budgets"]["6"]["speedup"] == row["budgets"]["18"]["speedup"] == 2.5
+    assert row["best"]["speedup"] == 2.5
     assert row["best"]["ci95"] == [2.45, 2.55]
     assert (row["best"]["space"], row["best"]["direction"]) == ("cuda", "M")
     assert row["first_verified_s"] == 1.5
@@ -204,7 +206,7 @@ def row(level, number, speedup=None, low=None, versus=None):
         best = {"speedup": speedup, "ci95": [low, speedup], "speedup_vs_compile": versus,
                 "compile_ci95": [versus * 0.9, versus] if versus else None, "minimum_detectable": 0.01}
     return {"level": level, "id": number, "name": "t", "verified": best is not None, "best": best, "failure": "why",
-            "wall_s": 10.0, "budgets": {"1": None, "6": best, "12": best, "18": best}}
+            "wall_s": 10.0, "measured": True, "budgets": {"1": None, "6": best, "12": best, "18": best}}
 
 
 def test_fast_p_counts_intervals_not_points():
@@ -218,6 +220,21 @@ def test_fast_p_counts_intervals_not_points():
     assert lines[(1, 1)]["fast_0"] == 0
     assert lines[(2, 6)]["fast_1"] == 0  # Below the smallest difference that could be seen.
     assert lines[(None, 6)]["tasks"] == 5
+
+
+async def test_a_budget_that_was_not_spent_is_not_claimed(tasks):
+    async def cut(job, *, on_event, cancel):
+        return await loop(job, on_event=on_event, cancel=cancel, stopped="budget: 3 candidates made")
+
+    (row,) = await run(options(tasks, ids="1/2"), optimize=cut)
+    assert set(row["budgets"]) == {"1"}
+    assert [line["budget"] for line in summary.summarize([row])] == [1, 1]
+
+
+def test_what_was_not_measured_is_no_number():
+    (line, *_) = summary.summarize([{**row(1, 2, 2.0, 1.9), "measured": False}])
+    assert line["fast_1"] is None
+    assert line["fast_0"] == 0
 
 
 def test_the_last_row_of_a_task_counts():

@@ -51,12 +51,18 @@ def result_row(task: BenchTask, trajectory: Trajectory | None, *, settings: Mapp
         "baseline": {"eager_us": trajectory.baseline.eager_us, "compile_us": trajectory.baseline.compile_us,
                      "compile_mode": trajectory.baseline.compile_mode},
         "best": candidate_row(trajectory, best),
-        "budgets": {str(b): candidate_row(trajectory, best_within(trajectory, spent[:b])) for b in BUDGETS},
+        "budgets": {str(b): candidate_row(trajectory, best_within(trajectory, spent[:b]))
+                    for b in BUDGETS if b <= len(spent) or not _cut_by_budget(trajectory)},
         "notes": list(dict.fromkeys(trajectory.notes))[:20],
     }
     if best is None and failure is None:
         row["failure"] = why_none(trajectory)
     return row
+
+
+def _cut_by_budget(trajectory: Trajectory) -> bool:
+    """True where a larger budget would have gone on: nothing can then be said about it."""
+    return trajectory.stopped is not None and trajectory.stopped.reason.startswith("budget")
 
 
 def best_within(trajectory: Trajectory, candidates: Sequence[Candidate]) -> Candidate | None:

@@ -20,8 +20,10 @@ from engine.bench.rows import ResultFile, result_row
 from engine.bench.tasks import BenchTask, read_tasks, select
 from engine.trajectory import Event, Job, Trajectory
 
-# After its limit a task may still confirm its winner; then it is cancelled, then killed.
-FINISH_S = 60.0
+# After its limit a task may still time its best again and confirm its winner; then it is cancelled, then killed.
+FINISH_S = 180.0
+# Without a limit of the user's, a task that hangs must still not hold the others up for ever.
+HANGS_AFTER_S = 3600.0
 CANCEL_S = 20.0
 
 
@@ -42,7 +44,7 @@ class BenchOptions:
         tasks: The JSONL file.
         out: Result file.
         ids, levels: Selection, as `tasks.select` reads it.
-        limit_s: Seconds a task may search; None for no limit.
+        limit_s: Seconds a task may search; None for no limit but that of a task that hangs.
         resume: Go on with an existing result file.
         parallel: Tasks at a time.
         preset, budget, rounds, space, agent, precision, device, python, confirm, profile: As in `Job`.
@@ -172,7 +174,7 @@ class _Bench:
         async def loop() -> Trajectory:
             return await self.optimize(self.options.job(file), on_event=note, cancel=own_cancel)
 
-        limit_s = None if self.options.limit_s is None else self.options.limit_s + FINISH_S
+        limit_s = HANGS_AFTER_S if self.options.limit_s is None else self.options.limit_s + FINISH_S
         job = asyncio.ensure_future(loop())
         wish = asyncio.ensure_future(self.cancel.wait())
         try:
@@ -183,7 +185,7 @@ class _Bench:
             if not job.done():
                 job.cancel()
                 await asyncio.wait({job}, timeout=CANCEL_S)
-                return f"time: stopped hard {limit_s or 0:g} s after its begin"
+                return f"time: stopped hard {limit_s:g} s after its begin"
             seen[:] = [job.result()]
         except HieraError as error:
             return str(error)

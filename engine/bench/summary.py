@@ -32,21 +32,30 @@ def summarize(rows: Iterable[Row]) -> list[dict[str, Any]]:
     """One line for every level (and all) and budget, against eager and torch.compile."""
     tasks = latest(rows)
     levels: list[int | None] = [*sorted({row["level"] for row in tasks}), None]
-    return [_line([row for row in tasks if level in (None, row["level"])], level, budget)
-            for level in levels for budget in BUDGETS]
+    lines = [_line([row for row in tasks if level in (None, row["level"]) and _tells(row, budget)], level, budget)
+             for level in levels for budget in BUDGETS]
+    return [line for line in lines if line["tasks"]]
+
+
+def _tells(row: Row, budget: int) -> bool:
+    """False where the search was cut short of this budget, so that nothing is known about it."""
+    return "budgets" not in row or str(budget) in row["budgets"]
 
 
 def _line(tasks: Sequence[Row], level: int | None, budget: int) -> dict[str, Any]:
     found = [(row.get("budgets") or {}).get(str(budget)) for row in tasks]
+    # Without a GPU no time is known, and no part of the tasks can be called fast or slow.
+    timed = any(row.get("measured") for row in tasks)
+    versus = any(c and c.get("speedup_vs_compile") is not None for c in found)
     eager = [_speed(c, "speedup", "ci95") for c in found]
     compiled = [_speed(c, "speedup_vs_compile", "compile_ci95") for c in found]
     return {
         "level": level, "budget": budget, "tasks": len(tasks),
         "fast_0": _part(c is not None for c in found),
-        "fast_1": _part(is_faster(s, c) for s, c in zip(eager, found, strict=True)),
-        "fast_2": _part(s is not None and s[1] >= 2 for s in eager),
-        "fast_1_compile": _part(is_faster(s, c) for s, c in zip(compiled, found, strict=True)),
-        "fast_2_compile": _part(s is not None and s[1] >= 2 for s in compiled),
+        "fast_1": _part(is_faster(s, c) for s, c in zip(eager, found, strict=True)) if timed else None,
+        "fast_2": _part(s is not None and s[1] >= 2 for s in eager) if timed else None,
+        "fast_1_compile": _part(is_faster(s, c) for s, c in zip(compiled, found, strict=True)) if versus else None,
+        "fast_2_compile": _part(s is not None and s[1] >= 2 for s in compiled) if versus else None,
         "geomean": geometric_mean([s[0] if s else 1.0 for s in eager]) if any(eager) else None,
         "geomean_verified": geometric_mean([s[0] for s in eager if s]),
         "geomean_compile": geometric_mean([s[0] for s in compiled if s]),
@@ -144,8 +153,8 @@ def _part(facts: Iterable[bool]) -> float:
     return sum(listed) / len(listed) if listed else 0.0
 
 
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.1%}"
 
 
 def _times(value: float | None) -> str:

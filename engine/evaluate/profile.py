@@ -26,7 +26,7 @@ from engine.records import Build, Counters, Device
 
 LAUNCH = Path(__file__).parent.parent / "worker" / "launch.py"
 WARM_CALLS = 2
-MAX_LAUNCHES = 24  # A whole model has hundreds of kernels; each is replayed some ten times.
+MAX_LAUNCHES = 16  # A whole model has hundreds of kernels; each is replayed some ten times.
 IMPORT_TIMEOUT_S = 60.0
 FILTER = "kernels between cudaProfilerStart and cudaProfilerStop (--profile-from-start off)"
 NCU_PLACES = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/NVIDIA-Nsight-Compute*/ncu",
@@ -42,7 +42,7 @@ async def profile(
     build: Build,
     source: str,
     device: Device,
-    timeout_s: float = 60.0,
+    timeout_s: float = 120.0,
     raw_dir: str | Path | None = None,
 ) -> Counters:
     """Measure one call of a built candidate.
