@@ -20,6 +20,7 @@ from engine.evaluate.shares import measure_shares
 from engine.example_inputs import parse_script
 from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
+from engine.planning.own_kernel import launches_of
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
 from engine.services import JobEvaluator, Task
 from engine.store import cache_root
@@ -116,7 +117,8 @@ class LocalJobEvaluator:
         found = await self.inner.evaluate(contract, candidate)
         if self._device.kind == "cuda" or found.build is None or not found.build.kernels:
             return found
-        guess = estimate(found.build.kernels, self._workload, self._device)
+        guess = estimate(found.build.kernels, self._workload, self._device,
+                         launches=launches_of(candidate.source, contract.entry))
         return replace(found, estimate_us=guess.estimate_us, build=replace(found.build, kernels=guess.kernels))
 
     async def profiled(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:

@@ -1,4 +1,4 @@
-"""The space of a kernel that the user wrote: the narrowest that holds what its text uses."""
+"""What the text of a source tells without building it: the space it needs, the launches it makes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _LIBRARY = re.compile(r"\b(cublas|cudnn|cutlass|cute|cusparse|cufft|cusolver|cur
 _HARMLESS = (r"Tensor\w*|empty\w*|IntArrayRef|ScalarType|Device\w*|k[A-Z]\w*|cuda|detail|dtype|Half|BFloat16"
              r"|MemoryFormat|OptionalTensorRef")
 _OPERATOR = re.compile(rf"\b(?:at|torch)::(?!(?:{_HARMLESS})\b)\w+\s*\(")
+_LIBRARY_CALL = re.compile(r"\bcu(?:blas|dnn)\w*(?:gemm|Gemm|Matmul|Convolution|convolution)\w*\s*\(")
+_FUNCTION = re.compile(r"^[\w:<>,&* ]*?\b(\w+)\([^;{}]*\)\s*\{", re.MULTILINE)
 
 
 def space_of(source: str) -> Space:
@@ -21,3 +23,28 @@ def space_of(source: str) -> Space:
     if _OPERATOR.search(text):
         return "cuda_libs_torch"
     return "cuda_libs" if _LIBRARY.search(text) else "cuda"
+
+
+def launches_of(source: str, entry: str) -> int:
+    """Kernel launches and ATen calls in the text of the function `entry` and of those it is written with.
+
+    Rough: helpers for rare cases (copies of unusual strides) stand above and are not counted; a call in a
+    loop counts once.
+    """
+    text = _COMMENT.sub(" ", source)
+    bodies = [body for name, body in _functions(text) if name in (entry, f"{entry.removesuffix('_forward')}_variant")]
+    counted = "\n".join(bodies) or text
+    return max(1, counted.count("<<<") + len(_OPERATOR.findall(counted)) + len(_LIBRARY_CALL.findall(counted)))
+
+
+def _functions(text: str) -> list[tuple[str, str]]:
+    """Name and body of every function that begins a line, by counting braces."""
+    found = []
+    for match in _FUNCTION.finditer(text):
+        depth, end = 0, match.end() - 1
+        for end in range(match.end() - 1, len(text)):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            if depth == 0:
+                break
+        found.append((match[1], text[match.end():end]))
+    return found
