@@ -170,7 +170,7 @@ class Session:
         self._candidates.add(worker)
         try:
             await worker.call("start", timeout_s=START_S, device=self.device, arguments=self.opened["arguments"],
-                              outputs=self.opened["outputs"])
+                              outputs=self.opened["outputs"], flags=dict(self.contract.flags))
         except BaseException:
             await self.end(worker)
             raise

@@ -46,6 +46,7 @@ def start(request):
     else:
         torch.set_num_threads(1)
         torch.ones(64, 64) @ torch.ones(64, 64)
+    judge_reference.apply_flags(request.get("flags") or {})  # The user's program has them set as well.
     _State.slab = slabs.Slab.open(request["arguments"], _State.device)
     _State.out = slabs.Slab.open(request["outputs"], _State.device)
     _State.clock = blocks.Clock(_State.device)

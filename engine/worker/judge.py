@@ -13,6 +13,8 @@ from _hiera_worker.judge_reference import Reference
 from _hiera_worker.judge_state import SLACK, State
 from _hiera_worker.wire import Refusal
 
+CONDITION_BYTES = 1 << 31
+
 
 def handle(kind, request, emit):
     """Serve one request; see the functions below for what each one does."""
@@ -108,7 +110,8 @@ def expect(request):
     """Run the references on what was drawn and keep what the outputs must be."""
     state = State
     begin = time.perf_counter()
-    state.expected, note = _expectation(state.values, request["seed"], request.get("keep_usual", False))
+    state.expected, note = _expectation(
+        state.values, request["seed"], request.get("keep_usual", False), request.get("conditioned", False))
     placed = judge_state.output_places(state.expected)
     state.outputs = placed
     judge_state.poison_out()
@@ -256,7 +259,7 @@ def _caller(which):
     return state.compiled[which]
 
 
-def _expectation(values, seed, keep_usual):
+def _expectation(values, seed, keep_usual, conditioned=False):
     state = State
     state.mutable = [a["name"] for a in state.tensors if a.get("mutable")]
     note = ""
@@ -279,17 +282,38 @@ def _expectation(values, seed, keep_usual):
     if keep_usual or (state.device.type == "cuda" and state.configurable):
         torch.manual_seed(seed)
         usual = state.reference.run(values, "configured")
+    shaken = None
+    if conditioned and exact is not None and state.set_bytes < CONDITION_BYTES:
+        torch.manual_seed(seed)
+        shaken = state.reference.run(_shaken(values), "strict")
     made = []
     for number in range(len(strict)):
         # One output at a time, so that the three references of a large one die early.
         wide = None if exact is None else exact[number]
         made.append(judge_compare.Expected(wide, strict[number], None if usual is None else usual[number], keep_usual))
+        if shaken is not None:
+            made[-1].allow_for(shaken[number])
         strict[number] = None
         if exact is not None:
             exact[number] = None
         if usual is not None:
             usual[number] = None
     return made, note
+
+
+def _shaken(values):
+    """The inputs, each element one rounding error off: what the task itself makes of such errors."""
+    generator = torch.Generator(device=State.device).manual_seed(20407)
+    inputs = {a["name"] for a in State.tensors if a["role"] == "input"}
+    shaken = {}
+    for name, value in values.items():
+        unit = judge_compare.UNIT.get(value.dtype)
+        if unit is None or name not in inputs:
+            shaken[name] = value
+            continue
+        signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
+        shaken[name] = value + value * (signs * (2 * unit)).to(value.dtype)
+    return shaken
 
 
 def _flags_matter(contract):
