@@ -93,6 +93,14 @@ def parse(node: Node, layouts: Mapping[str, TensorSpec]) -> Convolution:
     )
 
 
+def flops(conv: Convolution) -> int:
+    """Multiplications and additions."""
+    # Transposed convolutions scatter: their products are counted from the input's side.
+    pixels = conv.image if conv.transposed else conv.result
+    channels = conv.in_channels * conv.out_channels * conv.groups
+    return 2 * conv.batch * prod(pixels) * prod(conv.kernel) * channels
+
+
 def as_product(
     conv: Convolution, *, name: str, dtype: str, expressions: Mapping[str, str], aligned: bool, source: str,
     weight: float,

@@ -5,15 +5,16 @@ The space says what may be used. ATen views and allocations are free everywhere,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 
-from contracts.graph import Graph, Node
+from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, matmul
 from engine.codegen.aliasing import offset_views
 from engine.codegen.aten_calls import CallWriter
+from engine.codegen.layout import Formats, memory_format
 from engine.codegen.products import ExternCode, write_product
 from engine.records import Device
 
@@ -39,6 +40,8 @@ class ExternWriter:
         options: C++ of type TensorOptions on the arguments' device.
         flags: The contract's backend flags.
         weights: Node name to its share of the module's work.
+        formats: Memory formats of convolutions.
+        values: Shapes of all values, converted twins included.
     """
 
     graph: Graph
@@ -49,6 +52,11 @@ class ExternWriter:
     options: str
     flags: Mapping[str, bool]
     weights: Mapping[str, float]
+    formats: Formats
+    values: dict[str, TensorSpec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = dict(self.graph.values)
 
     def write(self, node: Node) -> ExternCode:
         """The text of one node.
@@ -125,13 +133,29 @@ class ExternWriter:
         )] if means else []
 
     def _aten(self, node: Node) -> ExternCode:
-        writer = CallWriter(node=node, names=self.names, values=self.graph.values, options=self.options)
-        code = ExternCode(host_code=writer.lines())
+        code = ExternCode()
+        called = self._converted(node, code) if self.formats.converts(node) else node
+        writer = CallWriter(node=called, names=self.names, values=self.values, options=self.options)
+        code.host_code += writer.lines()
         if node.base not in PLAIN:
             code.torch_calls.append(node.base)
         if node.base in HEAVY:
             code.tunables += self._kernel_tunable(node, "aten")
         return code
+
+    def _converted(self, node: Node, code: ExternCode) -> Node:
+        """The convolution with its input in channels-last order, converted once where it is not."""
+        value = node.args["input"]
+        assert isinstance(value, Ref)
+        if self.layouts[value.name].is_channels_last:
+            return node
+        twin = f"{value.name}_channels_last"
+        if twin not in self.values:
+            self.values[twin] = self.values[value.name]
+            order = memory_format(self.values[value.name])
+            code.host_code.append(
+                f"at::Tensor {self.names(twin)} = {self.names(value.name)}.contiguous({order});")
+        return dataclasses.replace(node, args={**node.args, "input": Ref(twin)})
 
     def _product(self, node: Node, means: str) -> ExternCode:
         out = node.out
@@ -181,10 +205,6 @@ def _flops(node: Node, layouts: Mapping[str, TensorSpec]) -> int:
     try:
         if node.base in matmul.MATMULS:
             return matmul.parse(node, layouts).flops
-        conv = convolution.parse(node, layouts)
+        return convolution.flops(convolution.parse(node, layouts))
     except CannotWrite:
         return 0
-    # Transposed convolutions scatter: count products from the input's side.
-    pixels = conv.image if conv.transposed else conv.result
-    channels = conv.in_channels * conv.out_channels * conv.groups
-    return 2 * conv.batch * prod(pixels) * prod(conv.kernel) * channels

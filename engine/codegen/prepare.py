@@ -6,12 +6,11 @@ import dataclasses
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.codegen import Recipe
+from engine.codegen import Recipe, Tunable
 from engine.codegen.decompose import decompose
 from engine.codegen.regions import plan_regions
 from engine.records import Device
 
-_MATMULS_WITH_BIAS = {"aten.linear.default": "bias"}
 _CONVOLUTIONS = (
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
 )
@@ -34,6 +33,24 @@ def prepare(graph: Graph, recipe: Recipe, device: Device) -> Graph:
     if recipe.choices.get("bias", "fused") == "library":
         return graph
     return _split_worthwhile(graph, recipe, device)
+
+
+def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
+    """The choices this module makes, where they change the source."""
+    found = []
+    if recipe.space == "cuda_libs_torch" and graph.nodes:
+        found.append(Tunable(
+            key="fusion", direction="C", values=("all", "none"), weight=0.5,
+            meaning="own fused kernels between the heavy operators, or one ATen call for every operator",
+        ))
+    if recipe.space != "cuda" and any(
+        node.name.endswith("_bias") or _bias_name(node, graph) for node in graph.nodes
+    ):
+        found.append(Tunable(
+            key="bias", direction="R", values=("fused", "library"), weight=0.3,
+            meaning="biases added by the fused kernel that reads the result, or by the library call",
+        ))
+    return found
 
 
 def _split_worthwhile(graph: Graph, recipe: Recipe, device: Device) -> Graph:

@@ -13,7 +13,8 @@ from engine.codegen import Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import ExternWriter, allocation, work_shares
-from engine.codegen.prepare import fuses, prepare
+from engine.codegen.layout import Formats, with_channels_last
+from engine.codegen.prepare import fuses, prepare, program_tunables
 from engine.codegen.regions import Region, extern_nodes, plan_regions
 from engine.codegen.simplify import simplify
 from engine.codegen.updates import find_counters, update_lines
@@ -80,9 +81,11 @@ class _VariantWriter:
         self.regions = self._plan()
         self.read_by_kernels = {name for region in self.regions for name in region.inputs}
         self.made_by_kernels = {name for region in self.regions for name in region.outputs}
+        self.formats = Formats(graph, recipe, contract.flags)
+        self.result.tunables += [*self.formats.tunables(), *program_tunables(graph, recipe)]
         self.externs = ExternWriter(
             graph=graph, recipe=recipe, device=device, names=self.names, layouts=self.layouts,
-            options=self._options(), flags=contract.flags, weights=work_shares(graph),
+            options=self._options(), flags=contract.flags, weights=work_shares(graph), formats=self.formats,
         )
         for node in self.graph.nodes:
             if self.externs.is_own(node):
@@ -154,6 +157,9 @@ class _VariantWriter:
             self._write_region(step)
 
     def _write_region(self, region: Region) -> None:
+        for name in region.outputs:
+            if name in self.formats.wanted:
+                self.layouts[name] = with_channels_last(self.layouts[name])
         self._pin_output_layouts(region.outputs)
         specs = region.output_specs({**self._known(region.inputs), **self._pinned(region.outputs)})
         for name in region.outputs:
@@ -173,21 +179,25 @@ class _VariantWriter:
         self.result.notes += code.notes
 
     def _write_extern(self, node: Node) -> None:
-        self._pin_output_layouts([name for name in node.outputs if name is not None])
+        made = [name for name in node.outputs if name is not None]
+        if self.externs.is_own(node):
+            self._pin_output_layouts(made)
         code = self.externs.write(node)
         self.lines += code.host_code
         if code.device_code:
             self.device_code.append(code.device_code)
         for name in ("tunables", "kernels", "library_calls", "torch_calls", "notes", "library_text", "templates"):
             getattr(self.result, name).extend(getattr(code, name))
+        if self.externs.is_own(node):
+            self.made_by_kernels.update(made)
+            return
+        self.layouts.update({name: self.formats.result(node, name, self.layouts) for name in made})
         if self.externs.is_aten(node) or any(self.layouts[r] != self.graph.values[r] for r in node.refs()):
-            for name in node.outputs:
-                if name is not None and name in self.read_by_kernels:
+            for name in made:
+                if name in self.read_by_kernels:
                     # Kernels index by fixed strides; what a library returns may lie differently in memory.
                     own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
                     self.lines.append(f"{own} = with_strides({own}, {stride});")
-        if self.externs.is_own(node):
-            self.made_by_kernels.update(name for name in node.outputs if name is not None)
 
     # Results
 
@@ -253,7 +263,7 @@ class _VariantWriter:
 
     def _pinned(self, names: Sequence[str]) -> dict[str, TensorSpec]:
         final = {value.name for value in self.graph.outputs if isinstance(value, Ref)}
-        return {name: self.layouts[name] for name in names if name in final}
+        return {name: self.layouts[name] for name in names if name in final or name in self.formats.wanted}
 
     def _uses_stream(self) -> bool:
         return any("stream" in line for line in self.lines)
