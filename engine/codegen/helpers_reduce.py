@@ -163,6 +163,36 @@ __device__ __forceinline__ T block_reduce(T value) {
     return group_reduce<kWarps, Op>(of_warp[threadIdx.x % kWarps]);
 }
 """),
+    "block_scan": ((), """\
+// Exclusive scan over a block of kThreads threads: what the threads before this one hold together. `total` gets
+// everything. `nothing` is the value that changes nothing.
+template <int kThreads, class Op, class T>
+__device__ __forceinline__ T block_scan(T value, T nothing, T& total) {
+    constexpr int kWarps = kThreads / 32;
+    __shared__ T of_warp[kWarps];
+    int const lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    T inclusive = value;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+        T const earlier = __shfl_up_sync(0xffffffffu, inclusive, distance);
+        inclusive = lane >= distance ? Op::combine(earlier, inclusive) : inclusive;
+    }
+    __syncthreads();  // An earlier use of of_warp is over.
+    if (lane == 31) {
+        of_warp[warp] = inclusive;
+    }
+    __syncthreads();
+    T before = nothing;
+    total = nothing;
+#pragma unroll
+    for (int other = 0; other < kWarps; ++other) {
+        before = other < warp ? Op::combine(before, of_warp[other]) : before;
+        total = Op::combine(total, of_warp[other]);
+    }
+    T const neighbour = __shfl_up_sync(0xffffffffu, inclusive, 1);
+    return lane == 0 ? before : Op::combine(before, neighbour);
+}
+"""),
     "column_reduce": ((), """\
 // Combines over threadIdx.y; every thread gets the result of its threadIdx.x.
 template <int kColumns, int kDepth, class Op, class T>

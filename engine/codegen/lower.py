@@ -59,6 +59,7 @@ def load_rules() -> None:
         lower_losses,
         lower_norms,
         lower_reductions,
+        lower_scans,
         lower_views,
         lower_windows,
     )

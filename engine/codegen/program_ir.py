@@ -109,12 +109,12 @@ def build_nest(outputs: Sequence[tuple[str, Prim]]) -> Nest:
     inner = [(n, s) for d, (n, s) in enumerate(zip(names, shape, strict=True)) if anchor and d in anchor.dims]
     inner_names = frozenset(n for n, _ in inner)
     at: dict[int, Indices] = {}
-    _spread(prims, start, identity, inner_names, at)
+    spread_positions(prims, start, identity, inner_names, at)
     for reduce in reduces:
         # A fold of its own elements in the same shape may run in the same loop.
         same = anchor is not None and reduce.source.shape == shape and reduce.dims == anchor.dims
         if same and id(reduce.source) not in at:
-            _spread(prims, reduce.source, identity, inner_names, at)
+            spread_positions(prims, reduce.source, identity, inner_names, at)
     sources: dict[int, Indices] = {}
     for reduce in reduces:
         index = at.get(id(reduce.source))
@@ -146,7 +146,9 @@ def _own_position(prim: Prim, start: Prim, identity: Indices, anchor: Reduce | N
     return unravel(linear(kept, anchor.shape), prim.shape) if prim.numel == anchor.numel else None
 
 
-def _spread(prims: list[Prim], start: Prim, identity: Indices, inner: frozenset[str], at: dict[int, Indices]) -> None:
+def spread_positions(
+    prims: list[Prim], start: Prim, identity: Indices, inner: frozenset[str], at: dict[int, Indices]
+) -> None:
     """Give every value that `start` leads to its index, in `at`."""
     users: dict[int, list[Prim]] = {}
     for prim in prims:

@@ -14,6 +14,7 @@ from engine.codegen.program_ir import build_nest, rewrite
 from engine.codegen.pointwise import write_pointwise
 from engine.codegen.regions import Choices, RegionCode, Temporary
 from engine.codegen.rows import dry_run, write_rows
+from engine.codegen.scans import check_scan, write_scan
 from engine.records import Device
 
 Outputs = list[tuple[str, Prim]]
@@ -143,7 +144,8 @@ def check_fusible(name: str, outputs: Outputs) -> str:
     for step in steps(name, outputs):
         kind = family(step.outputs)
         if kind == "scans":
-            raise NotFusibleError("this family is written by a library so far")
+            check_scan(step.outputs, _plain_layouts(step.outputs) | step.stored)
+            continue
         nest = build_nest(step.outputs)
         dry_run(nest, _plain_layouts(step.outputs))
     return kind
@@ -169,6 +171,8 @@ def write_kernels(
     if any(prim.numel == 0 for _, prim in step.outputs):
         return [Kernel(name=step.name, text=f"// {step.name}: nothing to compute, the result is empty.",
                        helpers=frozenset(), host=())]
+    if kind == "scans":
+        return write_scan(step.name, title, step.outputs, layouts=layouts, names=names, choices=choices, device=device)
     if kind == "rows":
         return write_rows(step.name, title, step.outputs, layouts=layouts, names=names, choices=choices, device=device)
 
