@@ -43,6 +43,9 @@ def make_agent(job: Job) -> Agent:
 class LocalServices:
     """Everything in processes of this machine, under the user's interpreter. See `engine.services.Services`."""
 
+    def __init__(self) -> None:
+        self._interpreter: str | None = None
+
     async def device(self, job: Job) -> Device:
         """The GPU of the job, or the target without one."""
         return await find_device(job.device)
@@ -55,7 +58,7 @@ class LocalServices:
             ToolError: There is no interpreter with torch.
         """
         file = Path(job.file)
-        python = await _python(job)
+        python = await self._python(job)
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
         if file.suffix in (".cu", ".cuh"):
@@ -78,25 +81,33 @@ class LocalServices:
         self, job: Job, task: Task, device: Device, workload: WorkloadProfile
     ) -> tuple[WorkloadProfile, str]:
         """The profile with shares of time measured on the GPU, in a process of its own."""
-        return await measure_shares(await find_toolchain(await _python(job)), contract=task.contract,
+        return await measure_shares(await find_toolchain(await self._python(job)), contract=task.contract,
                                     folder=task.folder, device=device, workload=workload)
 
     async def evaluator(
         self, job: Job, task: Task, device: Device, workload: WorkloadProfile, on_note: Callable[[str], None]
     ) -> JobEvaluator:
-        """Prepare the judge and everything that all candidates share."""
-        toolchain = await find_toolchain(await _python(job))
+        """Begin to prepare the judge and what all candidates share; the first of them are built meanwhile.
+
+        Raises:
+            ToolError: There is no nvcc, or none that fits, for a GPU.
+        """
+        toolchain = await find_toolchain(await self._python(job))
         if device.kind == "cuda":
             toolchain.require_nvcc()
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
         evaluator = LocalJobEvaluator(toolchain, task, device, workload)
-        try:
-            await evaluator.inner.prepare()
-        except BaseException:
-            await evaluator.close()
-            raise
+        evaluator.inner.begin()
         return evaluator
+
+    async def _python(self, job: Job) -> str:
+        """The job's interpreter, looked for once."""
+        if self._interpreter is None:
+            near = Path(job.file)
+            near = near if near.is_dir() else near.parent
+            self._interpreter, _why = await asyncio.to_thread(find_python, near, job.python or None)
+        return self._interpreter
 
 
 class LocalJobEvaluator:
@@ -158,9 +169,3 @@ async def _of_folder(job: Job, given: Path, folder: Path, python: str) -> Task:
     return Task(contract=replace(found.contract, precision=job.precision), folder=folder, reduced=found.reduced,
                 reduced_folder=found.reduced_folder,
                 source=source.read_text(encoding="utf-8") if source.is_file() else None)
-
-
-async def _python(job: Job) -> str:
-    near = Path(job.file)
-    python, _why = await asyncio.to_thread(find_python, near if near.is_dir() else near.parent, job.python or None)
-    return python

@@ -14,7 +14,7 @@ from contracts.errors import ConfigError, HieraError, InputError
 from engine.agents import Agent, Situation
 from engine.planning.catalog import Catalog, load_catalog
 from engine.planning.own_kernel import space_of
-from engine.records import Candidate, Device, Evaluation, Plan, Strategy
+from engine.records import Candidate, Device, Evaluation, Plan, Strategy, WorkloadProfile
 from engine.requests import request_of
 from engine.services import JobEvaluator, Services, Task
 from engine.store import Run, Store, evaluation_key
@@ -26,6 +26,8 @@ CONVERGED = 1.05
 RETIMED = 3
 # Cancelled work gets this long to kill its processes.
 GRACE_S = 4.0
+# The first plan waits this long for measured shares of time, so that the first candidate is not late.
+SHARES_S = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,7 @@ class _Loop:
         self.services, self.agent, self.cancel = services, agent, cancel
         self.catalog: Catalog = load_catalog(job.planning)
         self.evaluator: JobEvaluator | None = None
+        self.measuring: asyncio.Future[tuple[WorkloadProfile, str]] | None = None
         self.rounds, self.budget = limits(job)
         # A budget of one's own is spread evenly; the last rounds may be smaller.
         self.per_round = -(-self.budget // self.rounds)
@@ -152,6 +155,9 @@ class _Loop:
             self.record("stopped", Stopped(reason=f"failed: {type(error).__name__}: {error}"[:500], complete=False))
             raise
         finally:
+            if self.measuring is not None:
+                self.measuring.cancel()
+                await asyncio.wait({self.measuring}, timeout=GRACE_S)
             if self.evaluator is not None:
                 with contextlib.suppress(TimeoutError, HieraError):
                     await asyncio.wait_for(self.evaluator.close(), GRACE_S)
@@ -205,19 +211,26 @@ class _Loop:
         if known.workload is None:
             self.record("workload", self.services.workload(contract, device))
         assert known.workload is not None
-        # Where the time goes is measured while the judge starts.
-        measuring = asyncio.ensure_future(self.services.shares(self.job, task, device, known.workload))
-        try:
-            self.evaluator = await self.services.evaluator(
-                self.job, task, device, known.workload, lambda text: self.record("note", Note(text=text)))
-            workload, why = await measuring
-        finally:
-            measuring.cancel()
-        if workload != known.workload:
-            self.record("workload", workload)
-        if why and device.kind == "cuda":
-            self.record("note", Note(text=why))
+        if not any(share.how == "measured" for share in known.workload.shares):
+            # Where the time goes is measured while the judge starts and the first candidates are built.
+            self.measuring = asyncio.ensure_future(self.services.shares(self.job, task, device, known.workload))
+        self.evaluator = await self.services.evaluator(
+            self.job, task, device, known.workload, lambda text: self.record("note", Note(text=text)))
         return task, device
+
+    async def take_shares(self) -> None:
+        """Take the measured shares when they are there; the first plan waits a little for them, not for long."""
+        if self.measuring is None:
+            return
+        await asyncio.wait({self.measuring}, timeout=SHARES_S)
+        if not self.measuring.done():
+            return
+        workload, why = self.measuring.result()
+        self.measuring = None
+        if workload != self.trajectory.workload:
+            self.record("workload", workload)
+        if why and self.trajectory.measured:
+            self.record("note", Note(text=why))
 
     async def search(self, task: Task, device: Device) -> str:
         """All rounds. Returns why the search stopped, in words."""
@@ -228,6 +241,7 @@ class _Loop:
         for number in range(first, self.rounds + 1):
             if reason := self.why_stop():
                 return reason
+            await self.take_shares()
             situation = self.situation(task, device, number)
             plan, strategy = await self.plan(situation)
             done = sum(c.round == number for c in known.candidates)

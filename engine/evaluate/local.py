@@ -97,19 +97,28 @@ class LocalEvaluator:
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
         self._exclusive = asyncio.Lock()
-        self._prepared = False
+        self._preparing: asyncio.Task[None] | None = None
         self.healthy = True
 
     async def prepare(self) -> None:
-        """Start the judge and build what all candidates share.
+        """Start the judge and build what all candidates share, once; several may wait for it.
 
         Raises:
             InputError: The user's reference cannot be used as it is.
             ToolError: A program is missing.
             WorkerError: The judge does not start.
         """
-        if self._prepared:
-            return
+        await asyncio.shield(self.begin())
+
+    def begin(self) -> asyncio.Task[None]:
+        """Begin to prepare without waiting: candidates are built meanwhile."""
+        if self._preparing is None:
+            self._preparing = asyncio.create_task(self._prepare())
+            # Whoever waits gets the error; when nobody does, it is not to be shouted at exit.
+            self._preparing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._preparing
+
+    async def _prepare(self) -> None:
         reference = await self._reference_build()
         if reference is not None:
             self.session.use_reference(reference)
@@ -122,7 +131,6 @@ class LocalEvaluator:
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await binding
-        self._prepared = True
         self._baselines.start()
 
     async def baseline(self) -> Baseline:
@@ -139,7 +147,7 @@ class LocalEvaluator:
             HieraError: This machine cannot judge: no compiler, no judge, an unhealthy GPU.
         """
         begin = time.perf_counter()
-        await self.prepare()
+        self.begin()
         evaluation = await self._evaluate(contract, candidate)
         return replace(evaluation, seconds=time.perf_counter() - begin)
 
@@ -194,9 +202,12 @@ class LocalEvaluator:
 
     async def close(self) -> None:
         """End every process it started."""
+        if self._preparing is not None:
+            self._preparing.cancel()
+            await asyncio.wait({self._preparing})
+            self._preparing = None
         await self._baselines.close()
         await self.session.close()
-        self._prepared = False
 
     async def _evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
         source = self._source(candidate)
@@ -211,6 +222,7 @@ class LocalEvaluator:
                 candidate_id=candidate.id, stage="built", build=built,
                 failure=Failure(stage="verify", reason="it was compiled, but cannot be executed here: "
                                 + ("; ".join(built.warnings) or "no GPU")))
+        await self.prepare()
         judged = await self._judged(contract, candidate, built, None if self._emulated else self._settings.search)
         above = self._settings.profile_above
         if judged.timing is not None and above is not None and judged.timing.speedup >= above:
