@@ -77,6 +77,14 @@ LAUNCH(nothing, <<<1, 2048>>>(out.data_ptr<float>()))""",
     "shared without opt-in": """
 __global__ void nothing(float*) {}
 LAUNCH(nothing, <<<1, 32, 60000>>>(out.data_ptr<float>()))""",
+    "beyond shared": """
+__global__ void beyond(float* out) {
+    extern __shared__ float row[];
+    row[threadIdx.x] = 1.0f;
+    __syncthreads();
+    out[threadIdx.x] = row[threadIdx.x];
+}
+LAUNCH(beyond, <<<1, 64, 32 * sizeof(float)>>>(out.data_ptr<float>()))""",
     "unwritten shared": """
 __global__ void unwritten(float* out) {
     extern __shared__ float row[];
@@ -178,6 +186,7 @@ def test_missing_barrier_shows_as_a_difference_between_the_orders(lab):
         ("wild pointer", ("kernel wild", "thread (7,0,0)", "invalid memory access")),
         ("too many threads", ("kernel nothing", "more than 1024 threads", "block (2048,1,1)")),
         ("shared without opt-in", ("cudaFuncSetAttribute",)),
+        ("beyond shared", ("kernel beyond", "wrote at byte 128", "gives it 128 bytes")),
     ],
 )
 def test_rule_breaker_is_told_where(lab, name, parts):
@@ -186,12 +195,12 @@ def test_rule_breaker_is_told_where(lab, name, parts):
     assert [part for part in parts if part not in raised] == [], raised
 
 
-@pytest.mark.parametrize("name", ["endless", "endless with barriers"])
-def test_kernel_that_never_ends_is_stopped(lab, name):
+@pytest.mark.parametrize(("name", "place"), [("endless", "thread (0,0,0): "), ("endless with barriers", "at line 2: ")])
+def test_kernel_that_never_ends_is_stopped(lab, name, place):
     raised = lab.run(lab.build(broken(name)), name, HIERA_EMU_LIMIT_S="0.2")["raised"]
 
     assert "kernel spin" in raised
-    assert "did not end within 0.2 s" in raised
+    assert f"{place}did not end within 0.2 s" in raised
 
 
 def test_process_works_on_after_a_broken_kernel(lab):

@@ -53,6 +53,7 @@ struct Block {
     std::vector<Warp> warps;
     StackPool stacks;
     Thread* current = nullptr;      // Null while no CUDA thread runs.
+    Thread* last = nullptr;         // The one that ran last, for messages.
     Stack* running_stack = nullptr;
     void* scheduler = nullptr;      // Stack pointer of run_block.
     int size = 0, started = 0, alive = 0, at_barrier = 0;
@@ -103,6 +104,7 @@ inline void fiber_main() {
             Thread& thread = block.threads[thread_at(block.started++)];
             thread.wait = Wait::ready;
             thread.stack = block.running_stack;
+            thread.where = nullptr;
             block.current = &thread;
             threadIdx = thread.id;
             block.entry(block.argument);
@@ -132,7 +134,7 @@ inline void resume(Thread* thread) {
     }
     block.current = thread;
     hiera_emu_switch(&block.scheduler, to);
-    block.current = nullptr;
+    block.last = std::exchange(block.current, nullptr);
     block.running_stack = nullptr;
 }
 

@@ -50,7 +50,10 @@ inline double limit_seconds() { return environment_number("HIERA_EMU_LIMIT_S", k
     Fault fault = std::exchange(block.fault, Fault{});
     bool late = std::exchange(block.out_of_time, false);
     block.stacks.reclaim_all();
-    std::string place = "block " + text_of(blockIdx) + ", thread " + text_of(threadIdx) + ": ";
+    std::string place = "block " + text_of(blockIdx) + ", thread " + text_of(threadIdx);
+    if (block.last && block.last->where)
+        place += ", after " + std::string(block.last->where) + " at line " + std::to_string(block.last->line);
+    place += ": ";
     char address[40];
     std::snprintf(address, sizeof address, " (address 0x%zx)", size_t(fault.address));
     if (late) {

@@ -14,6 +14,7 @@ constexpr size_t kSharedDefault = 48 << 10;
 inline size_t shared_optin_limit = 227 << 10;   // Largest dynamic shared memory of a block (sm_90).
 inline size_t shared_optin = kSharedDefault;    // Raised by cudaFuncSetAttribute.
 constexpr size_t kSharedCapacity = 256 << 10;
+constexpr size_t kSharedWatched = 8 << 10;      // So far behind the end a stray write is found.
 // One fixed place, so that `extern __shared__` can be an ordinary pointer constant.
 alignas(1024) inline unsigned char dynamic_shared[kSharedCapacity];
 
@@ -47,6 +48,15 @@ inline std::string wrong_shape(dim3 grid, dim3 threads, size_t shared) {
         return "more than 48 KiB of dynamic shared memory needs cudaFuncSetAttribute(kernel, "
                "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) first" + shape;
     return "";
+}
+
+// Memory behind what the launch asked for must still be as it was filled.
+inline void check_shared_end(size_t shared) {
+    const size_t end = shared + kSharedWatched < kSharedCapacity ? shared + kSharedWatched : kSharedCapacity;
+    for (size_t i = shared; i < end; ++i)
+        if (dynamic_shared[i] != 0xff)
+            die("wrote at byte " + std::to_string(i) + " of dynamic shared memory; the launch gives it " +
+                std::to_string(shared) + " bytes");
 }
 
 inline bool order_is_reversed() {
@@ -84,6 +94,7 @@ inline void run_grid(dim3 grid, dim3 threads, size_t shared, void (*entry)(void*
         if (i) std::memset(dynamic_shared, 0xff, shared);
         run_block();
     }
+    check_shared_end(shared);
     ++statistics.launches;
     statistics.blocks += blocks;
     statistics.threads += blocks * block.size;
