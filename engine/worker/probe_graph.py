@@ -258,7 +258,7 @@ class Conversion:
                 value = node.kwargs[argument.name]
             elif argument.has_default_value():
                 value = argument.default_value
-                if "MemoryFormat" in str(argument.real_type) and isinstance(value, int):
+                if "MemoryFormat" in str(getattr(argument, "real_type", argument.type)) and isinstance(value, int):
                     value = (torch.contiguous_format, torch.preserve_format, torch.channels_last)[value]
             else:
                 value = None

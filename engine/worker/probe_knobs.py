@@ -17,13 +17,14 @@ class Knob:
         self.value, self.start, self.end, self.label = value, start, end, label
 
 
-def find(text, target, function=None, deep=False):
+def find(text, target, function=None, deep=False, defaults=True):
     """All knobs of a file.
 
     Args:
         text: The file's text.
-        target: Qualified name of the class; its constructor's defaults count too.
+        target: Qualified name of the class.
         function: A further function that gives inputs.
+        defaults: Also take the defaults of the constructor's parameters.
         deep: Also take the numbers inside the constructors of all classes.
     """
     tree = ast.parse(text)
@@ -38,7 +39,7 @@ def find(text, target, function=None, deep=False):
         if isinstance(node, ast.ClassDef):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "__init__":
-                    if node.name == target.split(".")[-1]:
+                    if defaults and node.name == target.split(".")[-1]:
                         finder.defaults(method)
                     if deep:
                         finder.inside(method, node.name)

@@ -18,10 +18,12 @@ from _hiera_worker.probe_fake import fake, whole_recurrent_layers
 from _hiera_worker.wire import Refusal
 
 # The emulator does about 0.2 GFLOP/s; a verification makes several calls.
-WANTED_FLOPS, WANTED_BYTES = 5e7, 8e6
+WANTED_FLOPS, WANTED_BYTES = 5e7, 3.2e7
 ALLOWED_FLOPS, ALLOWED_BYTES = 4e9, 1.5e9
-SEARCH_S = 25.0
+SEARCH_CPU_S, SEARCH_S = 20.0, 60.0
 FLOORS = (16, 8, 4, 2)
+# Very small sizes leave little to test, so they are used only while the score (1 is as wanted) is above this.
+ENOUGH = {16: 1, 8: 4, 4: 20, 2: 20}
 
 
 def reduce(request, emit):
@@ -55,22 +57,23 @@ class Search:
         self.reason = ""
         self.names = _state_names(self.original.callee)
         self.seen = {}
+        self.cpu_end = time.process_time() + SEARCH_CPU_S
         self.end = time.monotonic() + SEARCH_S
 
     def run(self):
         """The best assignment within the limits, or None and a reason."""
-        knobs = self._knobs(deep=False)
-        best = dict.fromkeys(knobs), self._cost(self.original)
-        best = {k: k.value for k in knobs}, best[1]
+        best = {k: k.value for k in self._knobs(deep=False)}, self._cost(self.original)
         for deep in (False, True):
-            if best[1] is not None and _score(best[1]) <= 1:
+            if _score(best[1]) <= 1 or (deep and _allowed(best[1])):
                 break
             if deep:
-                if _allowed(best[1]):
-                    break
-                best = {k: best[0].get(k, k.value) for k in self._knobs(deep=True)}, best[1]
-            best = self._uniform(best)
-            best = self._one_by_one(best)
+                known = {(k.path, k.start): v for k, v in best[0].items()}
+                best = {k: known.get((k.path, k.start), k.value) for k in self._knobs(deep=True)}, best[1]
+            best = self._uniform(best, [k for k in best[0] if not deep or (k.path, k.start) not in known])
+            if _score(best[1]) > ENOUGH[FLOORS[1]]:
+                effects = self._effects(best)
+                best = self._uniform(best, [k for k, effect in effects.items() if effect < 0.97])
+                best = self._one_by_one(best, sorted(effects, key=lambda k: effects[k]))
         if not _allowed(best[1]):
             flops, size = best[1]
             self.reason = (
@@ -83,51 +86,69 @@ class Search:
     def _knobs(self, deep):
         found = []
         for path, text in self.texts.items():
-            for knob in probe_knobs.find(text, self.request["name"], self.request.get("function"), deep):
+            for knob in probe_knobs.find(text, self.request["name"], self.request.get("function"), deep,
+                                         defaults=self.original.init is None):
                 knob.path = path
                 found.append(knob)
         return [k for k in found if k.value > FLOORS[-1]]
 
-    def _uniform(self, best):
+    def _over(self):
+        # CPU time, so that a busy machine finds the same sizes; wall time, because someone waits.
+        return time.process_time() > self.cpu_end or time.monotonic() > self.end
+
+    def _uniform(self, best, knobs):
+        """All `knobs` over one factor: relations between sizes stay."""
         values, cost = best
+        start = dict(values)
         for floor in FLOORS[:3]:
             failures, factor = 0, 2
-            while factor <= 1 << 20 and failures < 4 and _score(cost) > 1 and time.monotonic() < self.end:
-                trial = {k: _scaled(k.value, factor, floor) for k in values}
+            while factor <= 1 << 20 and failures < 3 and _score(cost) > ENOUGH[floor] and not self._over():
+                trial = {k: _scaled(v, factor, floor) if k in knobs else v for k, v in start.items()}
                 factor *= 2
                 found = self._try(trial)
                 if found is None:
                     failures += 1
                 elif _score(found) < _score(cost):
                     values, cost, failures = trial, found, 0
-            if _score(cost) <= 1:
+            if _score(cost) <= ENOUGH[floor] or values == start:
                 break
         return values, cost
 
-    def _one_by_one(self, best):
+    def _effects(self, best):
+        """For every knob, the score at half its value over the score now; 1 where that does not run."""
+        values, cost = best
+        found = {}
+        for knob, value in values.items():
+            smaller = None if self._over() else self._try({**values, knob: _scaled(value, 2, FLOORS[-1])})
+            found[knob] = 1.0 if smaller is None else _score(smaller) / _score(cost)
+        return found
+
+    def _one_by_one(self, best, order):
+        """Each knob by itself, or with those of the same value, as far down as it runs."""
         values, cost = best
         for floor in FLOORS:
-            for knob in sorted(values, key=lambda k: -values[k]):
-                if _score(cost) <= 1 or time.monotonic() > self.end:
-                    return values, cost
-                now = values[knob]
+            for knob in order:
+                if _score(cost) <= ENOUGH[floor] or self._over():
+                    break
                 # Knobs of one value often belong together (two inputs of one size).
                 for group in ([knob], [k for k in values if k.value == knob.value]):
-                    factor = 1 << 20
-                    best_here = None
-                    while factor >= 2 and best_here is None and time.monotonic() < self.end:
-                        small = _scaled(now, factor, floor)
-                        factor //= 4 if factor > 64 else 2
-                        if small >= now:
-                            continue
-                        trial = {**values, **dict.fromkeys(group, small)}
-                        found = self._try(trial)
-                        if found is not None and _score(found) < 0.95 * _score(cost):
-                            best_here = trial, found
-                    if best_here is not None:
-                        values, cost = best_here
+                    better = self._shrunk(values, cost, group, floor)
+                    if better is not None:
+                        values, cost = better
                         break
         return values, cost
+
+    def _shrunk(self, values, cost, group, floor):
+        factor = 1 << 12
+        while factor >= 2 and not self._over():
+            small = _scaled(values[group[0]], factor, floor)
+            factor //= 4
+            if small < values[group[0]]:
+                trial = {**values, **dict.fromkeys(group, small)}
+                found = self._try(trial)
+                if found is not None and _score(found) < 0.95 * _score(cost):
+                    return trial, found
+        return None
 
     def _try(self, values):
         key = tuple(values.values()) + (len(values),)
