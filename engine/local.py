@@ -28,6 +28,9 @@ from engine.toolchain import Toolchain, find_python, find_toolchain
 from engine.trajectory import Job
 from engine.workload import profile_workload
 
+# Raised when estimates change their meaning, so that stored ones are not mixed with new ones.
+ESTIMATE = 2
+
 
 def make_agent(job: Job) -> Agent:
     """The agent that the job names.
@@ -150,7 +153,7 @@ class LocalJobEvaluator:
 
     def identity(self) -> dict[str, object]:
         """All that could change an evaluation."""
-        return self.inner.identity()
+        return {**self.inner.identity(), "estimate": ESTIMATE}
 
     async def close(self) -> None:
         """End every process it started."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from contracts.errors import ConfigError, HieraError, InputError
 from engine.agents import Agent, Situation
 from engine.planning.catalog import Catalog, load_catalog
 from engine.planning.own_kernel import space_of
+from engine.presets import limits
 from engine.records import Candidate, Device, Evaluation, Plan, Strategy, WorkloadProfile
 from engine.requests import request_of
 from engine.services import JobEvaluator, Services, Task
@@ -28,21 +29,6 @@ RETIMED = 3
 GRACE_S = 4.0
 # The first plan waits this long for measured shares of time, so that the first candidate is not late.
 SHARES_S = 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """Rounds and candidates a round (paper: 3 x 6; its case study: 5 x 10)."""
-
-    rounds: int
-    per_round: int
-
-
-PRESETS = {
-    "quick": Preset(rounds=2, per_round=3),
-    "normal": Preset(rounds=3, per_round=6),
-    "deep": Preset(rounds=5, per_round=10),
-}
 
 
 async def optimize(
@@ -95,19 +81,6 @@ async def optimize(
     if request is not None and trajectory.best is not None and trajectory.stopped and trajectory.stopped.complete:
         store.remember_run(request, run.id)
     return trajectory
-
-
-def limits(job: Job) -> tuple[int, int]:
-    """Rounds and candidates at most: the job's own, else the preset's.
-
-    Raises:
-        ConfigError: There is no such preset.
-    """
-    preset = PRESETS.get(job.preset)
-    if preset is None:
-        raise ConfigError(f"there is no preset {job.preset!r}", hint=f"use one of {', '.join(PRESETS)}")
-    rounds = job.rounds or preset.rounds
-    return rounds, job.budget or rounds * preset.per_round
 
 
 class _Cancelled(Exception):  # noqa: N818 - not an error: the user's wish.

@@ -185,7 +185,7 @@ def _plan_lines(trajectory: Trajectory) -> list[str]:
 
 
 def _candidate_lines(trajectory: Trajectory) -> list[str]:
-    lines = [f"{'candidate':14}{'round':6}{'space':17}{'dir':4}{'state':12}{'time':>12}  {'speed-up':22}what"]
+    lines = [f"{'candidate':14}{'round':6}{'space':17}{'dir':4}{'state':12}{'time':>12}  {'speed-up':24}what"]
     for candidate in trajectory.candidates:
         evaluation = trajectory.evaluations.get(candidate.id)
         time, speedup = times(evaluation)
@@ -193,7 +193,7 @@ def _candidate_lines(trajectory: Trajectory) -> list[str]:
         if evaluation and evaluation.failure:
             what = f"{what}: {evaluation.failure.reason}" if what else evaluation.failure.reason
         lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':4}"
-                     f"{state(trajectory, evaluation):12}{time:>12}  {speedup:22}{what}"[:200])
+                     f"{state(trajectory, evaluation):12}{time:>12}  {speedup:24}{what}"[:200])
     return lines
 
 

@@ -13,8 +13,8 @@ from contracts.errors import ConfigError, InputError
 from engine import report
 from engine.cli import common
 from engine.cli.progress import Progress
-from engine.optimize import limits
 from engine.optimize import optimize as run_job
+from engine.presets import limits
 from engine.requests import earlier_run
 from engine.store import Store
 from engine.trajectory import Job, Trajectory
