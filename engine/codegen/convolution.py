@@ -129,7 +129,7 @@ def as_product(
     if conv.bias is not None:
         pointers["bias"] = (ctype, expressions[conv.bias], False)
         step = f" * {conv.bias_step}" if conv.bias_step != 1 else ""
-        value = f"sum + Sum(arguments.bias[(batch * M + m){step}])"
+        value = f"sum + wide(arguments.bias[(batch * M + m){step}])"
     a_body, a_vector = _weight_body(conv, dtype, terms, aligned)
     kind = "transposed convolution" if conv.transposed else "convolution"
     return Product(
@@ -160,7 +160,7 @@ def _weight_body(conv: Convolution, dtype: str, terms: int, aligned: bool) -> tu
         else:
             where = f"int64_t(batch * M + {out_channel}) * {first} + int64_t({in_channel}) * {second}"
         where += "".join(f" + k{d} * {step}" for d, step, n in zip(_DIMS, spatial, conv.kernel, strict=True) if n > 1)
-        load = "\n".join([*(f"      {line}" for line in lines), f"      target[0] = Sum(arguments.weight[{where}]);"])
+        load = "\n".join([*(f"      {line}" for line in lines), f"      target[0] = wide(arguments.weight[{where}]);"])
         return ("if (m < M && k < K) {", load.removeprefix("    "), "} else {", "  target[0] = 0;", "}"), 1
     return (
         "if (m < M && k < K) {", load, "} else {", "  for (int v = 0; v < A_VECTOR; ++v) target[v] = 0;", "}",
@@ -208,7 +208,7 @@ def _image_body(conv: Convolution) -> list[str]:
             continue
         lines += _gather_lines(conv, position, d)
         where.append(f"i{d} * {step}" if step != 1 else f"i{d}")
-    return [*lines, f"target[0] = Sum(arguments.image[{' + '.join(where)}]);"]
+    return [*lines, f"target[0] = wide(arguments.image[{' + '.join(where)}]);"]
 
 
 def _gather_lines(conv: Convolution, position: int, d: str) -> list[str]:
@@ -246,7 +246,7 @@ def _store_lines(conv: Convolution, value: str) -> list[str]:
         if conv.result[position] > 1:
             step = conv.result_step[2 + position]
             where.append(f"o{d} * {step}" if step != 1 else f"o{d}")
-    return [f"arguments.result[{' + '.join(where)}] = static_cast<Element>({value});"]
+    return [f"narrow({value}, arguments.result[{' + '.join(where)}]);"]
 
 
 def _padding(padding: Arg, kernel: tuple[int, ...], dilation: tuple[int, ...], node: Node) -> tuple[int, ...]:

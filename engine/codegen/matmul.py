@@ -169,7 +169,7 @@ def as_product(
         pointers["added"] = (ctype, expressions[matmul.added], False)
         *outer, along_m, along_n = matmul.added_steps
         where = _offset(matmul, outer, ("m", along_m), ("n", along_n))
-        extra = f"Sum(arguments.added[{where}])"
+        extra = f"wide(arguments.added[{where}])"
         value += f" + {extra}" if matmul.beta == 1 else f" + Sum({number(matmul.beta)}) * {extra}"
     c_where = _offset(matmul, [d.c for d in matmul.batch], ("m", matmul.c_m), ("n", matmul.c_n))
     return Product(
@@ -182,7 +182,7 @@ def as_product(
         b=Operand(along_k=b_along_k, vector=b_vector, body=_load(
             "b", "n", "N", "B_VECTOR",
             _offset(matmul, [d.b for d in matmul.batch], ("k", matmul.b_k), ("n", matmul.b_n)))),
-        store=(f"arguments.c[{c_where}] = static_cast<Element>({value});",),
+        store=(f"narrow({value}, arguments.c[{c_where}]);",),
         pointers=pointers, weight=weight,
     )
 

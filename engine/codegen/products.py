@@ -107,7 +107,7 @@ def write_product(
     if product.dtype not in SUM_TYPE:
         raise CannotWrite(f"a matrix product of {product.dtype} has no own kernel")
     kernel = _kernel(product)
-    code = ExternCode(templates=["load_vector", kernel], kernels=[f"{kernel}<{product.name}>"])
+    code = ExternCode(templates=[f"wide_{product.dtype}", "load_vector", kernel], kernels=[f"{kernel}<{product.name}>"])
     if kernel == "tile_product":
         _write_tiles(product, code, choices, device, options)
     else:

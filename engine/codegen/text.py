@@ -25,7 +25,10 @@ struct CopyLayout {
   int64_t sizes[8], source_steps[8], target_steps[8], numel;
 };
 template <typename Word>
-__global__ void copy_elements(const Word* __restrict__ source, Word* __restrict__ target, const CopyLayout layout) {
+__device__ void copy_word(const void* source, void* target, int64_t from, int64_t to) {
+  static_cast<Word*>(target)[to] = static_cast<const Word*>(source)[from];
+}
+__global__ void copy_elements(const void* source, void* target, const CopyLayout layout, int element_bytes) {
   const int64_t threads = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < layout.numel; i += threads) {
     int64_t rest = i, from = 0, to = 0;
@@ -35,7 +38,13 @@ __global__ void copy_elements(const Word* __restrict__ source, Word* __restrict_
       from += position * layout.source_steps[d];
       to += position * layout.target_steps[d];
     }
-    target[to] = source[from];
+    switch (element_bytes) {
+      case 1: copy_word<uint8_t>(source, target, from, to); break;
+      case 2: copy_word<uint16_t>(source, target, from, to); break;
+      case 4: copy_word<uint32_t>(source, target, from, to); break;
+      case 8: copy_word<uint64_t>(source, target, from, to); break;
+      default: copy_word<double2>(source, target, from, to);
+    }
   }
 }
 static void copy_into(const at::Tensor& target, const at::Tensor& source) {
@@ -52,15 +61,8 @@ static void copy_into(const at::Tensor& target, const at::Tensor& source) {
   const int64_t wanted = (layout.numel + 255) / 256;
   const unsigned blocks = static_cast<unsigned>(wanted < 65535 ? wanted : 65535);
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
-  const void* from = source.const_data_ptr();
-  void* to = target.data_ptr();
-  switch (source.element_size()) {
-    case 1: copy_elements<<<blocks, 256, 0, stream>>>((const uint8_t*)from, (uint8_t*)to, layout); break;
-    case 2: copy_elements<<<blocks, 256, 0, stream>>>((const uint16_t*)from, (uint16_t*)to, layout); break;
-    case 4: copy_elements<<<blocks, 256, 0, stream>>>((const uint32_t*)from, (uint32_t*)to, layout); break;
-    case 8: copy_elements<<<blocks, 256, 0, stream>>>((const uint64_t*)from, (uint64_t*)to, layout); break;
-    default: copy_elements<<<blocks, 256, 0, stream>>>((const double2*)from, (double2*)to, layout);
-  }
+  const int element_bytes = static_cast<int>(source.element_size());
+  copy_elements<<<blocks, 256, 0, stream>>>(source.const_data_ptr(), target.data_ptr(), layout, element_bytes);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 """,

@@ -203,11 +203,32 @@ __device__ __forceinline__ void load_vector(const Element* source, Sum (&target)
   };
   const Vector vector = *reinterpret_cast<const Vector*>(source);
 #pragma unroll
-  for (int v = 0; v < VECTOR; ++v) target[v] = static_cast<Sum>(vector.at[v]);
+  for (int v = 0; v < VECTOR; ++v) target[v] = wide(vector.at[v]);
 }
 """
 
+# Half types convert by name only: extensions are compiled without their operators.
+CONVERSIONS: dict[str, str] = {
+    "float64": """\
+__device__ __forceinline__ double wide(double value) { return value; }
+__device__ __forceinline__ void narrow(double sum, double& target) { target = sum; }
+""",
+    "float32": """\
+__device__ __forceinline__ float wide(float value) { return value; }
+__device__ __forceinline__ void narrow(float sum, float& target) { target = sum; }
+""",
+    "float16": """\
+__device__ __forceinline__ float wide(__half value) { return __half2float(value); }
+__device__ __forceinline__ void narrow(float sum, __half& target) { target = __float2half_rn(sum); }
+""",
+    "bfloat16": """\
+__device__ __forceinline__ float wide(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ __forceinline__ void narrow(float sum, __nv_bfloat16& target) { target = __float2bfloat16_rn(sum); }
+""",
+}
+
 TEMPLATES: dict[str, str] = {
+    **{f"wide_{dtype}": text for dtype, text in CONVERSIONS.items()},
     "load_vector": LOAD_VECTOR, "tile_product": TILE_PRODUCT, "sum_splits": SUM_SPLITS, "row_product": ROW_PRODUCT,
     "direct_product": DIRECT_PRODUCT,
 }

@@ -12,9 +12,10 @@ from contracts.tensors import TensorSpec
 from engine.codegen import Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
-from engine.codegen.externs import ExternWriter, allocation, work_shares
+from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
 from engine.codegen.layout import Formats, with_channels_last
 from engine.codegen.prepare import fuses, prepare, program_tunables
+from engine.codegen.prims import NotFusibleError
 from engine.codegen.regions import Region, extern_nodes, plan_regions
 from engine.codegen.simplify import simplify
 from engine.codegen.updates import find_counters, update_lines
@@ -59,13 +60,36 @@ def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: 
     """
     assert variant.graph is not None
     graph = prepare(simplify(variant.graph), recipe, device)
-    return _VariantWriter(contract, variant, graph, recipe, device).write()
+    left: set[str] = set()
+    notes: list[str] = []
+    while True:
+        try:
+            result = _VariantWriter(contract, variant, graph, recipe, device, frozenset(left)).write()
+        except _RegionError as error:
+            if error.nodes <= left:
+                raise
+            left |= error.nodes
+            notes.append(f"{error.region} is left to library calls: {error.__cause__}")
+        else:
+            result.notes += notes
+            return result
+
+
+class _RegionError(Exception):
+    """A region that could not be written after all."""
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region.name)
+        self.region = region.name
+        self.nodes = frozenset(node.name for node in region.nodes if node.base not in PLAIN)
 
 
 class _VariantWriter:
     def __init__(
-        self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device
+        self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device,
+        left_to_calls: frozenset[str],
     ) -> None:
+        self.left_to_calls = left_to_calls
         self.contract, self.variant = contract, variant
         self.counters = find_counters(graph)
         self.graph = graph = self.counters.removed_from(graph)
@@ -121,8 +145,8 @@ class _VariantWriter:
         if not fuses(self.recipe):
             return ()
         return plan_regions(
-            self.graph, fusible=lambda node: not is_random(node), choices=self.recipe.choices,
-            device=self.device,
+            self.graph, choices=self.recipe.choices, device=self.device,
+            fusible=lambda node: not is_random(node) and node.name not in self.left_to_calls,
         )
 
     def _ordered(self) -> Iterator[Region | Node]:
@@ -167,7 +191,10 @@ class _VariantWriter:
             self.lines.append(f"at::Tensor {self.names(name)} = {allocation(specs[name], self._options())};")
         layouts = {name: self.layouts[name] for name in (*region.inputs, *region.outputs)}
         names = {name: self.names(name) for name in layouts}
-        code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
+        try:
+            code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
+        except NotFusibleError as error:
+            raise _RegionError(region) from error
         for temporary in code.temporaries:
             spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
             self.lines.append(f"at::Tensor {temporary.name} = {allocation(spec, self._options())};")
