@@ -18,7 +18,7 @@ from engine.records import Baseline, Device
 from engine.toolchain import Toolchain
 
 COMPILE_S = 600.0
-GRAPH_BYTES = 2 << 30  # A graph keeps copies of its inputs and everything between.
+LARGE_BYTES = 4 << 30
 TIME_S = 120.0
 CALLS, BLOCKS = 10, 5
 MODES = {"off": (), "default": ("compile",), "best": ("compile", "compile max-autotune", "compile reduce-overhead")}
@@ -46,12 +46,16 @@ class Baselines:
         self._measured: Baseline | None = None
 
     def start(self) -> None:
-        """Begin to compile in the background."""
-        if self._modes and self._compiling is None:
+        """Begin to compile in the background, unless the memory for a second copy of everything is dear."""
+        if self._modes and self._compiling is None and not self._large():
             self._compiling = asyncio.create_task(self._compile())
 
     async def compiling(self) -> None:
         """Wait until torch.compile has done what it can; candidates may be judged meanwhile."""
+        if self._modes and self._compiling is None:
+            with contextlib.suppress(HieraError):
+                await own(self._session.judge).call("release", timeout_s=TIME_S)
+            self._compiling = asyncio.create_task(self._compile())
         if self._compiling is not None:
             await asyncio.shield(self._compiling)
 
@@ -71,8 +75,7 @@ class Baselines:
         await _fill(judge)
         eager = await _time(judge, "eager")
         graph: float | None = None
-        size = self._session.opened["set_bytes"] + self._session.opened["output_bytes"]
-        if size < GRAPH_BYTES and not any(a.mutable for a in self._session.contract.arguments):
+        if not self._large() and not any(a.mutable for a in self._session.contract.arguments):
             try:
                 await judge.call("compile", timeout_s=COMPILE_S, which="graph")
                 graph = await _time(judge, "graph")
@@ -90,7 +93,13 @@ class Baselines:
         self._measured = Baseline(
             eager_us=eager, compile_us=times[best] if best else None, compile_mode=best,
             compile_s=self._ready[best] if best else None, graph_us=graph, notes=tuple(self._notes))
+        if self._large():
+            self._best = None
+            await self._other.close()
         return self._measured
+
+    def _large(self) -> bool:
+        return self._session.opened["set_bytes"] + self._session.opened["output_bytes"] > LARGE_BYTES
 
     async def close(self) -> None:
         """Stop compiling and end the process."""

@@ -8,7 +8,7 @@
 | numeric | error against fp64 within the contract's policy, on every input family and element |
 | not trivial | outputs are better than a constant |
 | shape variants | the same on the contract's other shapes |
-| special values | NaN in an input is not swallowed, and none appears from nowhere |
+| special values | NaN in an input is not swallowed |
 | poison | no element holds the pattern that lay in the output before the call |
 | inputs untouched | inputs, parameters and buffers have the same checksum after the call |
 | guard bands | memory around arguments and outputs is unchanged |

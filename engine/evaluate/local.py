@@ -31,7 +31,7 @@ from engine.toolchain import Toolchain
 PROTOCOL = 1
 NOT_EMULATED = "cannot be run without a GPU"
 GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
-ARGUMENT_BUDGET_BYTES = 12 << 30
+LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
@@ -93,7 +93,7 @@ class LocalEvaluator:
         self._judged_folder = judged_folder
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
-            budget_bytes=HOST_BUDGET_BYTES if self._emulated else ARGUMENT_BUDGET_BYTES)
+            budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES))
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
         self._exclusive = asyncio.Lock()
@@ -299,6 +299,8 @@ class LocalEvaluator:
             ledger.fail("null test", f"on this contract {', '.join(passed)} would be accepted: its output says nothing")
         elif passed:
             ledger.skip("null test", f"{', '.join(passed)} would be accepted on this contract")
+        elif self.session.trivial_note:
+            ledger.skip("null test", self.session.trivial_note)
         else:
             ledger.ok("null test")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from contracts.errors import HieraError, WorkerError
+from contracts.errors import HieraError, InputError, WorkerError
 from engine.evaluate.verify import seeds
 from engine.processes import Worker
 from engine.records import Build
@@ -48,6 +48,7 @@ class Session:
         self.judge: Worker | None = None
         self.opened: dict[str, Any] = {}
         self.trivial: tuple[str, ...] = ()
+        self.trivial_note = ""
         self._spare: asyncio.Task[Worker] | None = None
         self._host_copies = False
         self._candidates: set[Worker] = set()
@@ -62,9 +63,13 @@ class Session:
         await self.open_judge()
         assert self.judge is not None
         drawn = seeds()
-        found = await self.judge.call(
-            "null_test", timeout_s=START_S, families=["randn", "example"], seeds=[next(drawn) >> 8 for _ in range(4)])
-        self.trivial = tuple(found["passed"])
+        try:
+            found = await self.judge.call("null_test", timeout_s=START_S, families=["randn", "example"],
+                                          seeds=[next(drawn) >> 8 for _ in range(4)])
+            self.trivial, self.trivial_note = tuple(found["passed"]), ""
+        except InputError as error:
+            # Two references at once can be too much for the device where one is not.
+            self.trivial_note = error.problem
         self.warm()
 
     async def reopen(self) -> None:

@@ -19,10 +19,9 @@ def make(which, reference, tensors):
     compiled = torch.compile(target, mode=mode, dynamic=False)
 
     def call(values):
-        inputs = reference.call_inputs(values)
         if mode == "reduce-overhead":
             torch.compiler.cudagraph_mark_step_begin()
-        return compiled(**inputs) if isinstance(inputs, dict) else compiled(*inputs)
+        return reference.call_with(compiled, values)
 
     with torch.no_grad():
         for _ in range(3):

@@ -12,7 +12,7 @@ import warnings
 import torch
 from _hiera_worker.wire import Refusal
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 LOW = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
@@ -32,7 +32,7 @@ class Reference:
         self.arguments = contract["arguments"]
         self.model = self.function = self.spec = self._wide = None
         self.dtype = _working_dtype(self.arguments)
-        self.leaves = []
+        self.leaves, self._ready = [], {}
         self._make_inputs = None
         if contract["reference"] == "cuda":
             module = load_extension(extension["path"], extension["module"])
@@ -142,10 +142,26 @@ class Reference:
             if hasattr(module, "flatten_parameters"):
                 module.flatten_parameters()  # Or cuDNN copies the weights in every call.
         apply_flags(self.contract.get("flags") or {})
+        self._ready = {}
 
     def call_plain(self, tensors):
-        """Run once as the user would, for timing, after `prepare_timing`."""
-        return self._call(tensors, self.model)
+        """Run once as the user would, for timing, after `prepare_timing`. `tensors` must stay the same object."""
+        call = self.function if self.model is None else self.model
+        return self.call_with(call, tensors)
+
+    def call_with(self, call, tensors):
+        """`call` on these tensors, with as little Python around it as can be."""
+        arguments = self._ready.get(id(tensors))
+        if arguments is None:
+            arguments = self._ready[id(tensors)] = self._arguments(tensors)
+        positional, named = arguments
+        return call(*positional, **named)
+
+    def _arguments(self, tensors):
+        if self.contract["reference"] == "cuda":
+            return [tensors[a["name"]] if a.get("tensor") else a["value"] for a in self.arguments], {}
+        inputs = self.call_inputs(tensors)
+        return ([], inputs) if isinstance(inputs, dict) else (inputs, {})
 
     def forget_wide(self):
         """Give back the fp64 copy's memory."""
@@ -165,12 +181,8 @@ class Reference:
         return model
 
     def _call(self, own, model):
-        if self.contract["reference"] == "cuda":
-            return flat_tensors(self.function(
-                *[own[a["name"]] if a.get("tensor") else a["value"] for a in self.arguments]))
-        inputs = self.call_inputs(own)
-        call = self.function if model is None else model
-        return flat_tensors(call(**inputs) if isinstance(inputs, dict) else call(*inputs))
+        positional, named = self._arguments(own)
+        return flat_tensors((self.function if model is None else model)(*positional, **named))
 
     def call_inputs(self, tensors):
         """What forward is called with: these tensors in the structure of get_inputs()."""
@@ -309,13 +321,18 @@ def _random(func, args, kwargs, dtype):
         scale = 1.0 / (1.0 - probability) if probability < 1 else 0.0
         return (value * mask * scale, mask) if args[2] else (value, mask)
     narrow = [a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype is torch.float64 else a for a in args]
-    from_nothing = not any(isinstance(a, torch.Tensor) for a in args)
-    if kwargs.get("dtype") is torch.float64 or ("dtype" in kwargs and kwargs["dtype"] is None and from_nothing):
+    schema = func._schema
+    if kwargs.get("dtype") is torch.float64:
         kwargs["dtype"] = dtype
+    elif kwargs.get("dtype") is None and not any(isinstance(a, torch.Tensor) for a in args) and any(
+            a.name == "dtype" for a in schema.arguments):
+        kwargs["dtype"] = torch.float32  # What the default was when the user's code ran.
     result = func(*narrow, **kwargs)
-    if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor) and narrow[0] is not args[0]:
-        args[0].copy_(narrow[0])
-        return args[0]
-    if isinstance(result, torch.Tensor) and result.dtype in LOW:
-        return result.double()
-    return result
+    positional = enumerate(schema.arguments[:len(args)])
+    written = [i for i, a in positional if a.alias_info is not None and a.alias_info.is_write]
+    for i in written:
+        if narrow[i] is not args[i]:
+            args[i].copy_(narrow[i])
+    if written and schema.returns and schema.returns[0].alias_info is not None:
+        return args[written[0]]
+    return tree_map(lambda r: r.double() if isinstance(r, torch.Tensor) and r.dtype in LOW else r, result)

@@ -1,0 +1,268 @@
+"""The judge's parts by themselves: input families, references, the numeric rule, shared memory, the lockdown."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.worker.main import load_package
+
+WORKER = str(Path(__file__).resolve().parent.parent / "engine" / "worker")
+if "_hiera_worker" not in sys.modules:
+    load_package(WORKER)
+
+from _hiera_worker import judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("family", judge_inputs.FAMILIES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_families_fill_everything_and_differ_by_seed(family, dtype):
+    found = judge_inputs.profile(torch.rand(8, 40))
+    one, same, other = (torch.full((8, 40), float("nan"), dtype=dtype) for _ in range(3))
+    for tensor, seed in ((one, 1), (same, 1), (other, 2)):
+        judge_inputs.fill(tensor, family, found, generator(seed), "input")
+    assert torch.equal(one.nan_to_num(7), same.nan_to_num(7))
+    assert not torch.equal(one.nan_to_num(7), other.nan_to_num(7))
+    assert bool(torch.isfinite(one).all()) == (family != "not a number")
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (2, 3, 4)])
+@pytest.mark.parametrize("family", judge_inputs.FAMILIES)
+def test_families_take_any_shape(family, shape):
+    tensor = torch.full(shape, float("nan"))
+    judge_inputs.fill(tensor, family, judge_inputs.Profile("normal"), generator(), "input")
+    assert family == "not a number" or bool(torch.isfinite(tensor).all())
+
+
+def test_integers_labels_and_masks_keep_to_their_values():
+    for example, low, high in ((torch.randint(3, 9, (50,)), None, None), (torch.zeros(5, dtype=torch.int32), 2, 4)):
+        found = judge_inputs.profile(example, low, high)
+        drawn = torch.empty(500, dtype=example.dtype)
+        judge_inputs.fill(drawn, "randn", found, generator(), "input")
+        assert int(drawn.min()) >= (low or 3)
+        assert int(drawn.max()) <= (high or 8)
+        assert len(drawn.unique()) > 1
+    labels = judge_inputs.profile(torch.tensor([-1.0, 1.0]).repeat(40))
+    drawn = torch.empty(100)
+    judge_inputs.fill(drawn, "needle", labels, generator(), "input")
+    assert set(drawn.tolist()) == {-1.0, 1.0}
+
+
+def test_weights_are_never_special():
+    weight = torch.empty(64)
+    judge_inputs.fill(weight, "randn", judge_inputs.profile(torch.ones(64)), generator(), "parameter")
+    assert not bool((weight == 1).any())
+    assert float(weight.std()) > 0.1
+    variance = torch.empty(64)
+    judge_inputs.fill(variance, "randn", judge_inputs.profile(torch.ones(64)), generator(), "buffer")
+    assert float(variance.min()) > 0
+
+
+def expected(exact, strict=None, usual=None):
+    strict = exact.float() if strict is None else strict
+    return judge_compare.Expected(exact, strict, usual, keep_usual=True)
+
+
+def verdict(values, exact):
+    return judge_compare.judge_output(values.reshape(-1), expected(exact), zero_mean=True)
+
+
+def matrix(*shape):
+    return torch.randn(*shape, generator=generator(3), dtype=torch.float64)
+
+
+def test_precision_of_a_product_is_told_apart():
+    a, b = matrix(64, 256).float(), matrix(256, 48).float()
+    exact = a.double() @ b.double()
+    assert verdict(a @ b, exact)["match"]
+    assert verdict((a @ b).sum(0).expand(64, 48) / 64, exact)["match"] is False
+    tf32 = [(m.view(torch.int32) & ~0x1FFF).view(torch.float32) for m in (a, b)]
+    lower = verdict(tf32[0] @ tf32[1], exact)
+    assert not lower["match"]
+    assert not lower["strict"]
+    assert not verdict((a.half() @ b.half()).float(), exact)["match"]
+    reversed_sum = (a.flip(1) @ b.flip(0))
+    assert verdict(reversed_sum, exact)["strict"]
+
+
+def test_a_module_that_runs_in_tf32_may_stay_so_under_match_only():
+    a, b = matrix(64, 256).float(), matrix(256, 48).float()
+    exact = a.double() @ b.double()
+    tf32 = [(m.view(torch.int32) & ~0x1FFF).view(torch.float32) for m in (a, b)]
+    low = tf32[0] @ tf32[1]
+    wanted = judge_compare.Expected(exact, a @ b, low, keep_usual=True)
+    found = judge_compare.judge_output((low + 1e-7).reshape(-1), wanted, zero_mean=True)
+    assert found["match"]
+    assert not found["strict"]
+
+
+def test_one_wrong_element_nan_and_poison_are_seen():
+    exact = matrix(100, 100)
+    values = exact.float()
+    values[57, 3] += 0.01
+    assert not verdict(values, exact)["match"]
+    values = exact.float()
+    values[1, 2] = float("nan")
+    assert "NaN" in verdict(values, exact)["why"]
+    values.view(torch.int32)[5, 5] = slabs.POISON_WORD
+    assert verdict(values, exact)["poison"] == 1
+
+
+def test_null_test_knows_a_task_that_says_nothing():
+    zero = expected(torch.zeros(50, dtype=torch.float64))
+    assert set(judge_compare.passes_trivially(zero, zero)) == {"zeros", "a constant", "another seed's output"}
+    one, other = expected(matrix(50, 50).softmax(1)), expected(matrix(50, 50).flip(0).softmax(1))
+    assert judge_compare.passes_trivially(one, other) == []
+
+
+def test_integers_are_exact():
+    exact = torch.arange(10)
+    wanted = judge_compare.Expected(exact, exact.clone(), None, keep_usual=False)
+    assert judge_compare.judge_output(exact.clone(), wanted, zero_mean=True)["match"]
+    assert not judge_compare.judge_output(exact + (exact == 4), wanted, zero_mean=True)["match"]
+
+
+def reference(tmp_path, text, **contract):
+    (tmp_path / "groundtruth.py").write_text(text)
+    x = {"name": "x", "role": "input", "path": "x", "tensor": {"dtype": "float32", "shape": [64], "stride": [1]}}
+    full = {"reference": "module", "mode": "train", "flags": {}, "arguments": [x], **contract}
+    return judge_reference.Reference(str(tmp_path), full, CPU)
+
+
+MODULE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {}
+def get_inputs():
+    return [torch.randn(64)]
+"""
+
+
+def test_double_reference_keeps_double_through_explicit_dtypes(tmp_path):
+    found = reference(tmp_path, MODULE.format("(x.to(torch.float32) + torch.ones(64, dtype=torch.float32) / 3).exp()"))
+    x = torch.randn(64)
+    (exact,) = found.run({"x": x}, "double")
+    assert exact.dtype is torch.float64
+    assert float((exact - (x.double() + 1 / 3).exp()).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("random", ["torch.nn.functional.dropout(x, 0.3, True)", "x * torch.rand_like(x)",
+                                    "x + torch.randn(64)", "torch.nn.functional.rrelu(x, training=True)"])
+def test_double_reference_draws_the_same_random_numbers(tmp_path, random):
+    found = reference(tmp_path, MODULE.format(random))
+    x = torch.randn(64)
+    torch.manual_seed(5)
+    (strict,) = found.run({"x": x}, "strict")
+    torch.manual_seed(5)
+    (exact,) = found.run({"x": x}, "double")
+    assert exact.dtype is torch.float64
+    assert torch.allclose(strict.double(), exact, atol=1e-6)
+
+
+def test_shared_weights_stay_shared_and_buffers_are_returned(tmp_path):
+    text = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(4, 4, bias=False)
+        self.b = torch.nn.Linear(4, 4, bias=False)
+        self.b.weight = self.a.weight
+        self.register_buffer("count", torch.zeros(()))
+    def forward(self, x):
+        self.count = self.count + 1
+        return self.b(self.a(x))
+def get_inputs():
+    return [torch.randn(2, 4)]
+"""
+    layout = {"dtype": "float32", "shape": [4, 4], "stride": [4, 1]}
+    arguments = [
+        {"name": "x", "role": "input", "path": "x", "tensor": layout},
+        {"name": "w", "role": "parameter", "path": "a.weight", "tensor": layout},
+        {"name": "count", "role": "buffer", "path": "count", "tensor": {"dtype": "float32", "shape": [], "stride": []},
+         "mutable": True},
+    ]
+    found = reference(tmp_path, text, arguments=arguments)
+    values = {"x": torch.randn(2, 4), "w": torch.randn(4, 4), "count": torch.tensor(3.0)}
+    output, count = found.run(values, "strict")
+    assert torch.allclose(output, values["x"] @ values["w"].T @ values["w"].T, atol=1e-5)
+    assert float(count) == 4
+    assert float(values["count"]) == 3
+
+
+def test_checksum_sees_every_byte_and_order():
+    data = torch.arange(80, dtype=torch.uint8)
+    first = slabs.checksum(data)
+    for place in (0, 9, 79):
+        changed = data.clone()
+        changed[place] ^= 1
+        assert slabs.checksum(changed) != first
+    swapped = data.clone()
+    swapped[0:8], swapped[8:16] = data[8:16], data[0:8]
+    assert slabs.checksum(swapped) != first
+
+
+def test_a_slab_is_shared_and_guarded(tmp_path):
+    slab = slabs.Slab.create(str(tmp_path / "slab"), 1 << 17, CPU)
+    other = slabs.Slab.open(slab.describe(), CPU)
+    slab.poison()
+    offset, size = slabs.Layout().place({"dtype": "float32", "shape": [3, 5], "stride": [5, 1]})
+    slab.view(offset, "float32", [3, 5], [5, 1]).copy_(torch.arange(15.0).view(3, 5))
+    assert torch.equal(other.view(offset, "float32", [3, 5], [5, 1]), torch.arange(15.0).view(3, 5))
+    assert bool(torch.isnan(other.view(offset + size, "float32", [4], [1])).all())
+    assert offset >= slabs.GUARD_BYTES
+
+
+LOCKED = """
+import json, os, socket, sys
+sys.path.insert(0, {worker!r})
+from main import load_package
+load_package({worker!r})
+from _hiera_worker import lockdown
+report = lockdown.lock([{mine!r}], [])
+def refused(call):
+    try:
+        call()
+    except (OSError, PermissionError) as error:
+        return type(error).__name__
+    return "allowed"
+import threading
+thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
+print(json.dumps({{"report": report, "found": {{
+    "fork": refused(os.fork), "exec": refused(lambda: os.execv("/bin/true", ["true"])),
+    "network": refused(lambda: socket.socket(socket.AF_INET)), "kill": refused(lambda: os.kill(os.getppid(), 0)),
+    "write": refused(lambda: open({other!r}, "w")), "read": refused(lambda: open({secret!r})),
+    "own": refused(lambda: open({mine!r} + "/x", "w"))}}}}))
+"""
+
+
+def test_lockdown_refuses_what_a_kernel_does_not_need(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    secret = tmp_path / "groundtruth.py"
+    secret.write_text("secret")
+    text = LOCKED.format(worker=WORKER, mine=str(mine), other=str(tmp_path / "other"), secret=str(secret))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, cwd=mine)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    doors = {"fork": "seccomp", "exec": "seccomp", "network": "seccomp", "kill": "seccomp", "write": "landlock",
+             "read": "landlock"}
+    for door, measure in doors.items():
+        if answer["report"][measure] == "in force":
+            assert answer["found"][door] != "allowed", door
+    assert answer["found"]["own"] == "allowed"
