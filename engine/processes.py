@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from contracts.errors import InputError, WorkerDiedError, WorkerError, WorkerTimeoutError
 
@@ -66,20 +66,27 @@ async def run(
         WorkerTimeoutError: It ran longer than `timeout_s`.
         FileNotFoundError: The program is not there.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        cwd=cwd, env=dict(env) if env is not None else child_environment(), start_new_session=True,
-    )
-    try:
-        async with asyncio.timeout(timeout_s):
-            out, err = await process.communicate()
-    except TimeoutError:
-        await _end(process)
-        raise WorkerTimeoutError(Path(command[0]).name, timeout_s=timeout_s) from None
-    except BaseException:
-        await _end(process)
-        raise
-    return Finished(process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace"))
+    # Files, not pipes: a cancellation while asyncio still connects pipes makes it wait for them for ever.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd,
+            env=dict(env) if env is not None else child_environment(), start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                await process.wait()
+        except TimeoutError:
+            await _end(process)
+            raise WorkerTimeoutError(Path(command[0]).name, timeout_s=timeout_s) from None
+        except BaseException:
+            await _end(process)
+            raise
+        return Finished(process.returncode or 0, _content(out), _content(err))
+
+
+def _content(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read(MAX_REPLY_BYTES).decode(errors="replace")
 
 
 class Worker:

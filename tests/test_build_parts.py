@@ -1,5 +1,6 @@
 """Bindings, operator declarations, tiers, toolchain and cache, without nvcc."""
 
+import asyncio
 import dataclasses
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ConfigError, ContractError, ToolError
+from engine import processes
 from engine import toolchain as toolchains
 from engine.evaluate import libraries, operators, tiers
 from engine.evaluate.binding import read_binding
@@ -282,3 +284,13 @@ def test_cache_drops_the_longest_unused(tmp_path, monkeypatch):
 
 def test_keys_depend_on_where_parts_end():
     assert text_key("ab", "c") != text_key("a", "bc")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.003, 0.01, 0.05])
+async def test_a_tool_that_is_cancelled_while_it_starts_does_not_hang(delay_s):
+    task = asyncio.create_task(processes.run(["sleep", "60"], timeout_s=60))
+    await asyncio.sleep(delay_s)
+    task.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await task
