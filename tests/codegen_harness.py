@@ -17,8 +17,8 @@ import torch
 from contracts.graph import Const, Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen.helpers import helper_text
-from engine.evaluate.cuda_to_host import transform
 from engine.codegen.regions import Region, plan_regions, schedule
+from engine.evaluate.cuda_to_host import transform
 from engine.records import Device
 
 torch.set_num_threads(1)

@@ -270,7 +270,7 @@ def _floordiv(value: Index, divisor: int) -> Index:
         return base - shift + Index(0, ((Quotient(rest + shift * divisor, divisor), 1),))
     for unit in _units(rest, divisor):
         large, small = _split(rest, unit)
-        if 0 <= small.range[0] and small.range[1] < unit and large.range[0] >= 0:
+        if small.range[0] >= 0 and small.range[1] < unit and large.range[0] >= 0:
             return base + _floordiv(_over(large, unit), divisor // unit)
     if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
@@ -293,7 +293,7 @@ def _mod(value: Index, divisor: int) -> Index:
         rest = rest + -(low // divisor) * divisor
     for unit in _units(rest, divisor):
         large, small = _split(rest, unit)
-        if 0 <= small.range[0] and small.range[1] < unit and large.range[0] >= 0:
+        if small.range[0] >= 0 and small.range[1] < unit and large.range[0] >= 0:
             return _mod(_over(large, unit), divisor // unit) * unit + small
     if len(rest.terms) == 1 and rest.constant == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -68,7 +69,7 @@ def header(
     lines.append("// Tunables   " + ", ".join(f"{key} = {value}" for key, value in tunables.items()))
     if idea:
         lines.append("//")
-        lines += [f"// {line}" for line in idea.splitlines()]
+        lines += [f"// {line}" for line in textwrap.wrap(idea, width=110)]
     return lines
 
 

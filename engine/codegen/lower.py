@@ -159,7 +159,7 @@ class Lowering:
         raise NotFusibleError(f"{node.op}: argument {argument} is not a list of integers")
 
     def out_dtype(self, node: Node, position: int = 0) -> str:
-        """dtype of an output."""
+        """The dtype of an output."""
         return self.graph.values[self.out_name(node, position)].dtype
 
     def out_shape(self, node: Node, position: int = 0) -> tuple[int, ...]:

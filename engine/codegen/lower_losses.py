@@ -85,7 +85,7 @@ def _bce(low: Lowering, node: Node) -> Lowered:
         return elementwise(label, "clamp_min", elementwise(f"{label}_raw", op, value, dtype=dtype), -100.0, dtype=dtype)
 
     negative = elementwise(f"{name}_negative", "neg", a, dtype=dtype)
-    # (target - 1) * log(1 - a) - target * log(a)
+    # Both logarithms are cut at -100, as PyTorch does.
     first = elementwise(f"{name}_first", "mul", elementwise(f"{name}_t1", "sub", target, 1.0, dtype=dtype),
                         log(negative, f"{name}_log_off", "log1p"), dtype=dtype)
     second = elementwise(f"{name}_second", "mul", target, log(a, f"{name}_log_on", "log"), dtype=dtype)
@@ -157,7 +157,7 @@ def _cross_entropy(low: Lowering, node: Node) -> Lowered:
     class_weight: Prim | None = None
     if weight is not None:
         class_weight = Gather(name="class_weight", dtype=dtype, shape=shape, source=weight, indices=(safe,),
-                              index_of=(lambda i: i,), forward=lambda i, at: (at[0],), bounds=(weight.shape[0],))
+                              index_of=(lambda i: i,), forward=lambda _i, at: (at[0],), bounds=(weight.shape[0],))
         each = elementwise(f"{name}_weighted", "mul", each, class_weight, dtype=dtype)
     if smoothing:
         classes = source.shape[dim]

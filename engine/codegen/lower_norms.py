@@ -39,7 +39,7 @@ def normalised(source: Prim, dims: Sequence[int], eps: float, name: str) -> Norm
 
 
 def affine(value: Prim, weight: Prim | None, bias: Prim | None, name: str) -> Prim:
-    """value * weight + bias, either absent."""
+    """Times weight, plus bias; either may be absent."""
     dtype = value.dtype
     if weight is not None:
         value = elementwise(f"{name}_scaled" if bias is not None else name, "mul", value, weight, dtype=dtype)

@@ -9,13 +9,15 @@ from engine.codegen.scalar_ops import SCALAR_OPS
 
 # Loop variables and names of functions that kernels call: a local variable may not hide them.
 _RESERVED = frozenset(
-    "k row item lane pack thread blockIdx threadIdx blockDim gridDim exp log sqrt rsqrt tanh erf pow fabs floor ceil "
-    "trunc nearbyint fmod isnan isinf isfinite signbit copysign hypot atan2 max min abs stream float double int bool "
-    "auto bool case catch char class const default delete else enum extern for goto if inline long new operator private "
-    "public register return short signed sizeof static struct switch template this throw typename union unsigned using "
-    "void volatile while at c10 torch half assert int32_t int64_t uint8_t int8_t int16_t NAN INFINITY warpSize "
-    "exp2 expm1 log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh atanh erfc erfinv lgamma "
-    "Sum Product Largest Smallest Any All Best Moments MaxSum Pack load_pack store_pack".split()
+    """
+    k row item lane pack thread blockIdx threadIdx blockDim gridDim exp log sqrt rsqrt tanh erf pow fabs floor
+    ceil trunc nearbyint fmod isnan isinf isfinite signbit copysign hypot atan2 max min abs stream float double
+    int bool auto bool case catch char class const default delete else enum extern for goto if inline long new
+    operator private public register return short signed sizeof static struct switch template this throw
+    typename union unsigned using void volatile while at c10 torch half assert int32_t int64_t uint8_t int8_t
+    int16_t NAN INFINITY warpSize exp2 expm1 log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh
+    atanh erfc erfinv lgamma Sum Product Largest Smallest Any All Best Moments MaxSum Pack load_pack store_pack
+    """.split()  # noqa: SIM905
 )
 
 

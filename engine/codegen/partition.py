@@ -4,17 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import prod
 
 from contracts.graph import Graph, Node, Ref
 from engine.codegen.lower import entry_of
-from engine.codegen.prims import NotFusibleError
+from engine.codegen.prims import Map, NotFusibleError, Prim, Window, walk
 from engine.codegen.region_impl import FusedRegion, check_fusible, lowered, used_inputs
 from engine.codegen.regions import Choices
+from engine.codegen.scalar_ops import SCALAR_OPS
 from engine.codegen.scalar_types import SUPPORTED
 from engine.records import Device
 
-MOST_INPUTS = 24  # Pointers of one kernel; more make the text unreadable and registers scarce.
+MOST_INPUTS = 64  # Pointers of one kernel.
 MOST_NODES = 60
+MOST_REPEATED_COST = 24  # Instructions an element that overlapping windows may repeat.
+
+
+def _short(node: Node) -> str:
+    """The operator's name as people say it."""
+    return "batch_norm" if "batch_norm" in node.base else node.base.strip("_")
+
+
+def _refuse_costly_windows(outputs: list[tuple[str, Prim]]) -> None:
+    """Overlapping windows read each source element several times: only cheap work may be repeated that often.
+
+    Raises:
+        NotFusibleError: A window repeats more than that.
+    """
+    for window in walk([prim for _, prim in outputs]):
+        if not isinstance(window, Window):
+            continue
+        repeats = prod(window.kernel) / prod(window.stride)
+        below = [prim for prim in walk([window.source]) if prim.numel >= window.source.numel]
+        cost = sum(SCALAR_OPS[prim.op].cost for prim in below if isinstance(prim, Map) and prim.op in SCALAR_OPS)
+        nested = any(isinstance(prim, Window) for prim in below)
+        if repeats > 1 and (cost * (repeats - 1) > MOST_REPEATED_COST or nested):
+            raise NotFusibleError(f"{window.name} would repeat costly work {repeats:.1f} times")
 
 
 @dataclass
@@ -87,7 +112,7 @@ class _Partition:
         return tuple(found)
 
     def _name(self, group: _Group, found: list[FusedRegion]) -> str:
-        shown = list(dict.fromkeys(node.base.strip("_") for node in group.nodes))
+        shown = list(dict.fromkeys(_short(node) for node in group.nodes))
         base = "_".join(shown if len(shown) <= 4 else [*shown[:3], shown[-1]])
         taken = {region.name for region in found}
         name, count = f"{base}_kernel", 1
@@ -139,6 +164,7 @@ class _Partition:
         inputs = used_inputs(values)
         if len(inputs) > MOST_INPUTS:
             raise NotFusibleError("too many inputs for one kernel")
+        _refuse_costly_windows(values)
         return check_fusible("trial", values)
 
     def _producer_groups(self, node: Node) -> list[_Group]:

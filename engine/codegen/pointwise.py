@@ -53,6 +53,7 @@ def write_pointwise(
     usage = _dry_run(nest, layouts, Lanes(width=1))
     loops, values = merge_loops(nest.rows, lambda trial: _indices(usage, trial))
     nest = nest.substitute(values, loops, ())
+    del device  # One pack a thread fills any device whose memory is the limit.
     key = key or name
     tunables = _tunables(key, nest, layouts, usage)
     plan = _plan(tunables, choices, key)
@@ -134,7 +135,8 @@ def _write(
             coordinates[inner] = variable(f"{inner}p", size // plan.width) * plan.width + variable("k", plan.width)
             loops[-1] = (f"{inner}p", size // plan.width)
     renamed, declared = _readable(loops)
-    coordinates = {k: v.substitute(renamed) for k, v in {**{n: variable(n, s) for n, s in loops}, **coordinates}.items()}
+    plain = {old: variable(old, size) for old, size in loops}
+    coordinates = {old: index.substitute(renamed) for old, index in {**plain, **coordinates}.items()}
     nest = nest.substitute(coordinates, (), ())
     count = prod(size for _, size in loops)
     writer = Writer(layouts, Namer(), lanes)
@@ -191,10 +193,7 @@ def _write(
 
 def _readable(loops: Sequence[tuple[str, int]]) -> tuple[dict[str, Index], list[tuple[str, int]]]:
     """Short names for what is left of the loops: `i`, or `outer` ... by position."""
-    if len(loops) == 1:
-        names = ["i"]
-    else:
-        names = [f"i{position}" for position in range(len(loops))]
+    names = ["i"] if len(loops) == 1 else [f"i{position}" for position in range(len(loops))]
     renamed = {old: variable(new, size) for (old, size), new in zip(loops, names, strict=True)}
     return renamed, [(new, size) for (_, size), new in zip(loops, names, strict=True)]
 

@@ -90,7 +90,7 @@ class Map(Prim):
     compute: str
     options: dict[str, object] = field(default_factory=dict)
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         return (arg for arg in self.args if arg is not None)
 
 
@@ -110,7 +110,7 @@ class View(Prim):
     backward: Callable[[Indices], Indices] | None = None
     tag: str | None = None
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
 
 
@@ -130,7 +130,7 @@ class Choose(Prim):
     branches: tuple[Branch, ...]
     otherwise: Prim | None
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield from (branch.source for branch in self.branches)
         if self.otherwise is not None:
             yield self.otherwise
@@ -156,7 +156,7 @@ class Gather(Prim):
     bounds: tuple[int, ...]
     wrap: bool = False
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
         yield from self.indices
 
@@ -177,7 +177,7 @@ class Reduce(Prim):
     dims: tuple[int, ...]
     compute: str
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
 
     @property
@@ -193,7 +193,7 @@ class Field(Prim):
     reduce: Reduce
     part: str
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.reduce
 
 
@@ -221,7 +221,7 @@ class Window(Prim):
     weight: Prim | None = None
     weight_index: Callable[[Indices, Indices], Indices] | None = None
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
         if self.weight is not None:
             yield self.weight
@@ -236,7 +236,7 @@ class Scan(Prim):
     dim: int
     compute: str
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
 
 
@@ -246,7 +246,7 @@ class Cut(Prim):
 
     source: Prim
 
-    def sources(self) -> Iterator[Prim]:
+    def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source
 
 

@@ -109,8 +109,8 @@ def update_text(kind: str, compute: str, accumulator: str, value: str, position:
     if reduction.kind in ("moments", "max_sum"):
         return f"{accumulator}.add({value});"
     if reduction.kind == "best":
-        return f"{accumulator} = {reduction.join}::combine({accumulator}, {accumulator_type(kind, compute)}" \
-               f"{{{value}, {position}}});"
+        candidate = f"{accumulator_type(kind, compute)}{{{value}, {position}}}"
+        return f"{accumulator} = {reduction.join}::combine({accumulator}, {candidate});"
     return f"{accumulator} = {reduction.update.format(a=accumulator, v=value)};"
 
 

@@ -9,9 +9,9 @@ from contracts.graph import Graph, Node
 from contracts.tensors import TensorSpec
 from engine.codegen.kernel_text import Kernel
 from engine.codegen.lower import Lowering
+from engine.codegen.pointwise import write_pointwise
 from engine.codegen.prims import Cut, Load, NotFusibleError, Prim, Reduce, Scan, walk
 from engine.codegen.program_ir import build_nest, rewrite
-from engine.codegen.pointwise import write_pointwise
 from engine.codegen.regions import Choices, RegionCode, Temporary
 from engine.codegen.rows import dry_run, write_rows
 from engine.codegen.scans import check_scan, write_scan

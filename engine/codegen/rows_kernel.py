@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -159,8 +159,8 @@ class RowWriter:
         if plan.mapping != "block":
             if self.guard_row:
                 lines += [f"bool const in_range = row_here < {rows};",
-                          f"{wide} const row = in_range ? row_here : {rows - 1};  "
-                          "// Idle lanes repeat the last row: all lanes must reach the shuffles and barriers."]
+                          "// Idle lanes repeat the last row: all lanes must reach the shuffles and barriers.",
+                          f"{wide} const row = in_range ? row_here : {rows - 1};"]
             else:
                 lines[-1] = lines[-1].replace("row_here", "row", 1)
         return lines + decode(self.rows, "row", wide)
@@ -190,9 +190,9 @@ class RowWriter:
             for reduce in stage:
                 index = self.nest.sources[id(reduce)]
                 value = writer.value(reduce.source, index)
-                position = to_cpp(linear([index[d] for d in reduce.dims], [reduce.source.shape[d] for d in reduce.dims]))
+                place = linear([index[d] for d in reduce.dims], [reduce.source.shape[d] for d in reduce.dims])
                 writer.line(update_text(reduce.kind, reduce.compute, accumulators[id(reduce)] + with_lane, value.text,
-                                        position))
+                                        to_cpp(place)))
 
         self._loop(body)
         for reduce in stage:
@@ -233,7 +233,7 @@ class RowWriter:
             return f"column_reduce<{plan.rows}, {plan.sharing}, {join}>({value})"
         return f"{helper}<{plan.sharing}, {join}>({value})"
 
-    def _loop(self, body) -> None:  # noqa: ANN001
+    def _loop(self, body: Callable[[], list[tuple[str, str]] | None]) -> None:
         """The loop of this thread over its packs of the row, and over the lanes of a pack."""
         writer, plan = self.writer, self.plan
         writer.current_pass = self.passes

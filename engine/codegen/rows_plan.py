@@ -113,8 +113,10 @@ def _contiguous(
     wanted = min(power_of_two(packs / 4 if packs > 64 else packs), 1024)
     if rows < 4 * sm_count:
         wanted = min(power_of_two(packs), 1024)  # Few rows: more threads each, so that the device is full.
-    default = wanted if wanted >= 64 and length > 1024 or wanted <= 32 and packs <= 64 else (
-        32 if length <= 1024 and rows >= sm_count else max(wanted, 64))
+    if (wanted >= 64 and length > 1024) or (wanted <= 32 and packs <= 64):
+        default = wanted
+    else:
+        default = 32 if length <= 1024 and rows >= sm_count else max(wanted, 64)
     sharing_choice = Tunable(
         key=f"{key}.threads_per_row", direction="P",
         values=_ordered(default, tuple(t for t in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

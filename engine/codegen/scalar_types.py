@@ -54,9 +54,7 @@ def promote(tensors: list[tuple[str, int]], scalars: list[object]) -> str:
         joined = level[0]
         for dtype in level[1:]:
             joined = join(joined, dtype)
-        if result is None:
-            result = joined
-        elif category(joined) > category(result):
+        if result is None or category(joined) > category(result):
             result = joined
     return result or "float32"
 

@@ -314,8 +314,8 @@ class _ScanWriter:
         head = [f"{wide} const p = tile + threadIdx.x;"]
         if not exact:
             head = [f"bool const in_row = tile + threadIdx.x < {end};",
-                    f"{wide} const p = in_row ? tile + threadIdx.x : {end} - 1;"
-                    "  // All threads must reach the barriers."]
+                    "// Idle threads repeat the last place: all must reach the barriers.",
+                    f"{wide} const p = in_row ? tile + threadIdx.x : {end} - 1;"]
         for line in [f"for ({wide} tile = {start}; tile < {end}; tile += {plan.threads}) {{",
                      *indented([*head, *inside]), "}"]:
             writer.line(line)

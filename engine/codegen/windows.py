@@ -78,7 +78,8 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     variables = frozenset().union(*(i.variables() for i in index)) if index else frozenset()
     depth = max(writer.depth_of(variables), 0)
     writer.scopes[depth].lines += lines
-    return Scalar(at_name or name, depth)
+    result_type = "int64_t" if at_name else ctype
+    return writer.kept_if_resident(key, result_type, prim.name, Scalar(at_name or name, depth))
 
 
 def _product(values: tuple[int, ...]) -> int:

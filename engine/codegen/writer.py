@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from contracts.tensors import ITEM_BYTES, TensorSpec
+from contracts.tensors import TensorSpec
 from engine.codegen.index import Index, offset, opaque, to_cpp
 from engine.codegen.naming import Namer
 from engine.codegen.prims import (
@@ -231,7 +231,15 @@ class Writer:
     # Values kept in registers from one pass over a row to the next.
 
     def _can_keep(self, depth: int) -> bool:
+        """True where a value could stay in a register array until the next pass."""
         return bool(self.item) and depth == len(self.scopes) - 1 and not any(s.barrier for s in self.scopes)
+
+    def kept_if_resident(self, key: object, ctype: str, base: str, scalar: Scalar) -> Scalar:
+        """A costly value, stored for later passes where the kernel keeps its row in registers."""
+        if not self._can_keep(scalar.depth):
+            return scalar
+        self.usage.keys.setdefault(key, set()).add(self.current_pass)
+        return self._keep(key, ctype, base, scalar.text) if key in self.resident else scalar
 
     def _keep(self, key: object, ctype: str, base: str, text: str) -> Scalar:
         name = self.namer.fresh(base)
@@ -297,7 +305,7 @@ class Writer:
 
         self.usage.helpers.add("pack")
         width = self.lanes.width
-        text = f"load_pack<{width}>({self.namer.pointer(value)} + {_sum_text(start)})"
+        text = f"load_pack<{width}>({self.namer.pointer(value)} + {to_cpp(start)})"
         depth = max(self.depth_of(start.variables()), self._barrier_depth())
         in_item = bool(self.item) and depth == len(self.scopes) - 2 and not self._barrier_depth()
         if in_item:
@@ -335,7 +343,7 @@ class Writer:
         width = self.lanes.width
         name = self.namer.fresh(value + "_pack")
         self.line(f"{name}.at[{self.lanes.name}] = {text};")
-        start = _sum_text(position.without(self.lanes.name))
+        start = to_cpp(position.without(self.lanes.name))
         return f"Pack<{CPP_TYPE[dtype]}, {width}> {name};", f"store_pack<{width}>({pointer} + {start}, {name});"
 
     # Positions and choices.
@@ -364,7 +372,7 @@ class Writer:
         parts = []
         for index, low, high in tests:
             at_least, at_most = index.range
-            if low is not None and at_most < low or high is not None and at_least >= high:
+            if (low is not None and at_most < low) or (high is not None and at_least >= high):
                 return "false"
             if low is not None and at_least < low:
                 left, right = _reduced(index, low)
@@ -375,39 +383,83 @@ class Writer:
         return " && ".join(parts) or "true"
 
     def _choose(self, prim: Choose, index: Indices, key: object) -> Scalar:
-        ctype = COMPUTE_TYPE[prim.dtype]
-        cases: list[tuple[str, Callable[[], Scalar], frozenset[str]]] = []
+        cases: list[tuple[str, Callable[[], Scalar]]] = []
+        names: frozenset[str] = frozenset()
         for branch in prim.branches:
-            tests = branch.tests(index)
-            test = self.test_text(list(tests))
+            tests = self._reduced_tests(list(branch.tests(index)))
+            test = self.test_text(tests)
             if test == "false":
                 continue
-            names = frozenset().union(*(t[0].variables() for t in tests)) if tests else frozenset()
-            cases.append((test, lambda b=branch: self.value(b.source, b.forward(index)), names))
+            names = names.union(*(t[0].variables() for t in tests))
+            cases.append((test, lambda b=branch: self.value(b.source, b.forward(index))))
             if test == "true":
                 break
         else:
             if prim.otherwise is not None:
-                other = prim.otherwise
-                cases.append(("true", lambda: self.value(other, broadcast_index(index, other.shape)), frozenset()))
+                cases.append(("true", lambda o=prim.otherwise: self.value(o, broadcast_index(index, o.shape))))
         if len(cases) == 1 and cases[0][0] == "true":
             return cases[0][1]()
+        # One test for all lanes of a pack: the branches load packs, and the element is picked from an array.
+        whole_pack = self._innermost_is_lanes() and self.lanes.name not in names
+        lanes_scope = self.scopes.pop() if whole_pack else None
+        ctype = COMPUTE_TYPE[prim.dtype]
         name = self.namer.fresh(prim.name)
-        lines = [f"{ctype} {name};"]
-        for position, (test, build, _) in enumerate(cases):
-            self.open(barrier=True)
-            scalar = build()
-            self.line(f"{name} = {scalar.text};")
-            body = self.close()
+        width = self.lanes.width
+        declaration = f"{ctype} {name}[{width}];" if whole_pack else f"{ctype} {name};"
+        lines = []
+        for position, (test, build) in enumerate(cases):
+            body = self._branch(name, build, whole_pack=whole_pack)
             last = position == len(cases) - 1
             word = "if" if position == 0 else "} else if"
             lines.append("} else {" if last and position > 0 else f"{word} ({test}) {{")
-            lines += ["    " + text for text in body]
+            lines += ["    " + text if not text.startswith("#") else text for text in body]
         lines.append("}")
-        # The branch bodies may use any variable in scope, so the choice stays in the innermost scope.
-        depth = len(self.scopes) - 1
-        self.scopes[depth].lines += lines
-        return Scalar(name, depth)
+        # The branches may use any variable in scope, so the choice stays in the innermost scope.
+        place = name
+        kept = whole_pack and self._can_keep(len(self.scopes) - 1)
+        if kept:
+            self.usage.keys.setdefault(key, set()).add(self.current_pass)
+            if key in self.resident:
+                self.kept_declarations.append(f"{ctype} {name}[{self.item_count}][{width}];")
+                declaration, place = "", f"{name}[{self.item}]"
+                lines = [line.replace(f"{name}[", f"{place}[") for line in lines]
+        self.scopes[-1].lines += [declaration, *lines] if declaration else lines
+        if lanes_scope is not None:
+            self.scopes.append(lanes_scope)
+            place = f"{place}[{self.lanes.name}]"
+            if kept and key in self.resident:
+                self.kept[key] = place
+        return Scalar(place, len(self.scopes) - 1)
+
+    def _innermost_is_lanes(self) -> bool:
+        lanes = self.lanes
+        return lanes.width > 1 and lanes.name in self.scopes[-1].variables and self._barrier_depth() == 0
+
+    def _branch(self, name: str, build: Callable[[], Scalar], *, whole_pack: bool) -> list[str]:
+        """The statements of one case, which set `name`."""
+        self.open(barrier=True)
+        if not whole_pack:
+            self.line(f"{name} = {build().text};")
+            return self.close()
+        self.open(frozenset({self.lanes.name}))
+        self.line(f"{name}[{self.lanes.name}] = {build().text};")
+        lanes = self.close()
+        outside = self.close()
+        return [*outside, "#pragma unroll",
+                f"for (int {self.lanes.name} = 0; {self.lanes.name} < {self.lanes.width}; ++{self.lanes.name}) {{",
+                *("    " + text if not text.startswith("#") else text for text in lanes), "}"]
+
+    def _reduced_tests(
+        self, tests: list[tuple[Index, int | None, int | None]]
+    ) -> list[tuple[Index, int | None, int | None]]:
+        """The tests with common factors divided out, so that vector lanes drop from them where they may."""
+        found = []
+        for index, low, high in tests:
+            for bound, is_low in ((low, True), (high, False)):
+                if bound is not None:
+                    left, right = _reduced(index, bound)
+                    found.append((left, right, None) if is_low else (left, None, right))
+        return found
 
     def _gather(self, prim: Gather, index: Indices) -> Scalar:
         positions = []
@@ -436,13 +488,3 @@ def _reduced(index: Index, bound: int) -> tuple[Index, int]:
             if len(quotient.terms) < len(index.terms) and all(atom in known for atom, _ in quotient.terms):
                 return quotient, bound // unit
     return index, bound
-
-
-def _sum_text(start: Index) -> str:
-    text = to_cpp(start)
-    return text
-
-
-def item_bytes(dtype: str) -> int:
-    """Bytes of an element in memory."""
-    return ITEM_BYTES[dtype]
