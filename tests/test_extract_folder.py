@@ -1,7 +1,6 @@
 """From a file to its contract folder and back, through the real probe process."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -196,9 +195,9 @@ async def test_bad_files_and_interpreters(tmp_path: Path) -> None:
         await run(write(tmp_path, two, "two.py"))
     with pytest.raises(ToolError, match="no interpreter /no/such/python"):
         await extract(write(tmp_path, BLOCK), None, out=tmp_path / "out", python="/no/such/python")
+    torchless = write(tmp_path, f"#!/bin/sh\nexec {sys.executable} -S -I \"$@\"\n", "python-without-torch")
+    torchless.chmod(0o755)
     with pytest.raises(ToolError, match="has no torch"):
-        torchless = write(tmp_path, f"#!/bin/sh\nexec {sys.executable} -S -I \"$@\"\n", "python-without-torch")
-        torchless.chmod(0o755)
         await extract(write(tmp_path, BLOCK), None, out=tmp_path / "out", python=str(torchless))
     assert not (tmp_path / "out").exists()
 
@@ -233,6 +232,6 @@ def test_declarations_in_several_forms(tmp_path: Path) -> None:
     write(tmp_path, "// nothing here\n", "cpp_source.cpp")
     with pytest.raises(ContractError, match="must declare one host function"):
         declared(tmp_path)
-    os.remove(tmp_path / "cpp_source.cpp")
+    (tmp_path / "cpp_source.cpp").unlink()
     with pytest.raises(ContractError, match=r"no cpp_source\.cpp"):
         declared(tmp_path)

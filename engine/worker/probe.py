@@ -9,7 +9,6 @@ import os
 import warnings
 
 import torch
-
 from _hiera_worker import probe_inputs, probe_load, probe_shapes, probe_trace
 from _hiera_worker.probe_graph import Conversion
 from _hiera_worker.wire import Refusal
@@ -126,7 +125,7 @@ def subject_of(module, target, script, place):
     ranges = probe_inputs.integer_ranges(get_inputs, examples[0])
     subject = Subject(module, target, callee, examples, ranges, init, mode, place)
     subject.script, subject.get_inputs = script, get_inputs
-    subject.plain_init = init is None or isinstance(callee, torch.nn.Module) and probe_inputs.is_plain_init(init)
+    subject.plain_init = init is None or not isinstance(callee, torch.nn.Module) or probe_inputs.is_plain_init(init)
     subject.plain_inputs = get_inputs is not None and all(e.plain for e in examples[:1])
     if real:
         subject.notes.append("the constructor needs values, so the module was built in memory")

@@ -1,11 +1,10 @@
 """Tracing below autograd, for what `torch.export` does not take: every dispatched operator is recorded."""
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
-
 from _hiera_worker.probe_fake import fake
 from _hiera_worker.probe_graph import Flat, Parameter, Traced
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 
 def trace(module, example, mode):

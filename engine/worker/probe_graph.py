@@ -4,23 +4,25 @@ import operator
 import re
 
 import torch
-
 from _hiera_worker import probe_load
 from _hiera_worker.wire import Refusal
 
 MAX_LITERAL_NUMEL = 256
 SAME_AS_INPUT = {"aten.alias.default", "aten.detach.default", "aten.lift_fresh.default"}
 # Spellings of one operator with one schema.
-CANONICAL = {"multiply": "mul", "subtract": "sub", "divide": "div", "greater": "gt", "greater_equal": "ge", "less": "lt",
-             "less_equal": "le", "not_equal": "ne", "absolute": "abs", "negative": "neg", "clip": "clamp",
-             "concat": "cat", "concatenate": "cat", "swapaxes": "transpose", "swapdims": "transpose"}
-RESERVED = frozenset(
-    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr "
-    "continue decltype default delete do double else enum explicit export extern false float for friend goto if inline "
-    "int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register "
-    "requires return short signed sizeof static struct switch template this throw true try typedef typename union "
-    "unsigned using virtual void volatile wchar_t while xor xor_eq torch at c10 std main self".split()
-)
+CANONICAL = {
+    "multiply": "mul", "subtract": "sub", "divide": "div", "greater": "gt", "greater_equal": "ge", "less": "lt",
+    "less_equal": "le", "not_equal": "ne", "absolute": "abs", "negative": "neg", "clip": "clamp", "concat": "cat",
+    "concatenate": "cat",
+}
+RESERVED_WORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const constexpr
+continue decltype default delete do double else enum explicit export extern false float for friend goto if inline int
+long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register requires
+return short signed sizeof static struct switch template this throw true try typedef typename union unsigned using
+virtual void volatile wchar_t while xor xor_eq torch at c10 std main self
+"""
+RESERVED = frozenset(RESERVED_WORDS.split())
 
 
 class Names:
@@ -204,8 +206,9 @@ class Conversion:
         for value in flat:
             name = self.names.claim(node.name)
             self.values[name] = {"dtype": dtype["dtype"], "shape": [1], "stride": [1]}
-            self.nodes.append(_node(name, "aten.full.default", {"size": [1], "fill_value": _number(value), "dtype": dtype,
-                              "layout": None, "device": None, "pin_memory": None}, [name]))
+            args = {"size": [1], "fill_value": _number(value), "dtype": dtype, "layout": None, "device": None,
+                    "pin_memory": None}
+            self.nodes.append(_node(name, "aten.full.default", args, [name]))
             pieces.append({"ref": name})
         if len(shape) == 1:
             self._made(node, "aten.cat.default", {"tensors": pieces, "dim": 0}, tensor)
@@ -342,28 +345,31 @@ class Parameter(str):
 
 def canonical(op):
     """The usual spelling of an operator with several: `aten.multiply.Tensor` is `aten.mul.Tensor`."""
-    namespace, base, overload = (op.split(".") + ["default"])[:3]
+    namespace, base, overload = op.split(".")
     return f"{namespace}.{CANONICAL.get(base, base)}.{overload}" if namespace == "aten" else op
 
 
 def _drops(node):
     """Whether a dropout node changes anything."""
-    values = list(node.args[1:]) + list(node.kwargs.values())
-    probability, train = (list(values) + [0.5, True])[:2] if len(values) < 2 else values[:2]
-    return probability > 0 and bool(train if train is not None else True)
+    values = _given(node)
+    return values["p"] > 0 and values["train"] is not False
 
 
 def _is_random(node):
-    names = [a.name for a in node.target._schema.arguments]
-    values = dict(zip(names, node.args))
-    values.update(node.kwargs)
-    for argument in node.target._schema.arguments:
-        if argument.has_default_value():
-            values.setdefault(argument.name, argument.default_value)
+    values = _given(node)
     seeded = torch.Tag.nondeterministic_seeded in node.target.tags or any(k in values for k in ("dropout", "dropout_p"))
     probability = next((values[k] for k in ("dropout_p", "dropout", "p") if k in values), None)
     training = next((values[k] for k in ("train", "training") if k in values), True)
     return seeded and training is not False and not (isinstance(probability, (int, float)) and probability == 0)
+
+
+def _given(node):
+    """A node's arguments by schema name, defaults filled in."""
+    arguments = node.target._schema.arguments
+    values = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    values.update(zip((a.name for a in arguments), node.args))
+    values.update(node.kwargs)
+    return values
 
 
 def _module(node):

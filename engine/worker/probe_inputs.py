@@ -3,7 +3,6 @@
 import inspect
 
 import torch
-
 from _hiera_worker import probe_load
 from _hiera_worker.probe_fake import fake
 from _hiera_worker.wire import Refusal
@@ -54,7 +53,7 @@ def build(target, init, mode, place):
         if by_name and init is not None and not is_plain_init(init):
             raise TypeError(f"{', '.join(by_name)} can only be given by name")
     except TypeError as error:
-        missing = "get_init_inputs() does not fit the constructor" if init is not None else "there is no get_init_inputs()"
+        missing = "there is no get_init_inputs()" if init is None else "get_init_inputs() does not fit the constructor"
         raise Refusal(
             f"{missing}: {error}", "let get_init_inputs() return the constructor's arguments as a list",
             place.path, probe_load.line_of(init if init is not None else target),
@@ -74,8 +73,8 @@ def build(target, init, mode, place):
         except USER_ERRORS as error:
             file, line = place.of(error)
             raise Refusal(
-                f"building {target.__name__} raises {probe_load.said(error)}", "correct the constructor or its arguments",
-                file, line,
+                f"building {target.__name__} raises {probe_load.said(error)}",
+                "correct the constructor or its arguments", file, line,
             ) from None
 
 

@@ -8,7 +8,6 @@ import os
 import sys
 
 import torch
-
 from _hiera_worker.wire import Refusal
 
 
@@ -49,7 +48,8 @@ def load(path, root, role="the file"):
         spec.loader.exec_module(module)
         return module
     except SyntaxError as error:
-        raise Refusal(f"syntax error: {error.msg}", "correct the syntax", error.filename or path, error.lineno) from None
+        file = error.filename or path
+        raise Refusal(f"syntax error: {error.msg}", "correct the syntax", file, error.lineno) from None
     except ModuleNotFoundError as error:
         file, line = user_place(error, path, root)
         raise Refusal(

@@ -10,12 +10,11 @@ import sys
 import time
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
-
 from _hiera_worker import probe, probe_fake, probe_inputs, probe_knobs, probe_load
 from _hiera_worker.probe_fake import fake, whole_recurrent_layers
 from _hiera_worker.wire import Refusal
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 # The emulator does about 0.2 GFLOP/s; a verification makes several calls.
 WANTED_FLOPS, WANTED_BYTES = 5e7, 3.2e7
@@ -151,7 +150,7 @@ class Search:
         return None
 
     def _try(self, values):
-        key = tuple(values.values()) + (len(values),)
+        key = (len(values), *values.values())
         if key not in self.seen:
             try:
                 subject = self.subject(values)

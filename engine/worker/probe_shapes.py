@@ -3,9 +3,8 @@
 import time
 
 import torch
-from torch.utils import _pytree as pytree
-
 from _hiera_worker.probe_fake import fake, whole_recurrent_layers
+from torch.utils import _pytree as pytree
 
 GROWTH = (1, 3)  # A dimension is free when it may grow by each of these, so multiples are no accident.
 

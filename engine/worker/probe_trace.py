@@ -3,12 +3,11 @@
 import warnings
 
 import torch
-from torch.utils import _pytree as pytree
-
 from _hiera_worker import probe_load
 from _hiera_worker.probe_fake import fake, whole_recurrent_layers
 from _hiera_worker.probe_graph import Flat, Parameter, Traced
 from _hiera_worker.wire import Refusal
+from torch.utils import _pytree as pytree
 
 DATA_DEPENDENT = ("DataDependentOutputException", "GuardOnDataDependentSymNode", "DynamicOutputShapeException",
                   "PendingUnbackedSymbolNotFound")
