@@ -68,6 +68,7 @@ def test_the_workload_chooses_the_first_space(ops, workload, space):
 @pytest.mark.parametrize(("ops", "workload", "evaluation", "direction"), [
     (["relu", "exp"], WORKLOAD, None, "M"),
     (["mm"], COMPUTE, None, "T"),
+    (["conv2d", "relu"], COMPUTE, None, "M"),
     (["relu", "exp"], LATENCY, None, "C"),
     (["softmax"], WORKLOAD, measured("occupancy", occupancy=0.2), "P"),
     (["softmax"], WORKLOAD, measured("uncoalesced"), "M"),

@@ -17,7 +17,7 @@ from engine.planning import spa, ssda
 from engine.planning.bottleneck import bottleneck_of, lessons
 from engine.planning.conditions import Fact
 from engine.planning.spa import Base, Choice
-from engine.records import Candidate, Evaluation, Plan, Strategy
+from engine.records import Candidate, Evaluation, Plan, Score, Strategy
 from engine.trajectory import Usage, candidate_id
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -79,10 +79,8 @@ class ExpertAgent:
 
     def _decide(self, situation: Situation) -> Plan:
         facts = _facts(situation)
-        names = tuple(situation.catalog.spaces)
-        results = {name: self._space_facts(situation, name) for name in names}
-        spaces = ssda.score_spaces(situation.catalog, facts, results, locked=situation.locked)
-        writable = {name: score for name, score in spaces.items() if results[name]["space.writable"] is not False}
+        spaces = self._space_scores(situation)
+        writable = {name: score for name, score in spaces.items() if self._bases(situation, name)}
         if not writable:
             refusals = "; ".join(str(self._write(situation, name, {})) for name in spaces)
             raise AgentError(f"no allowed space can express {situation.contract.name}: {refusals}",
@@ -103,29 +101,39 @@ class ExpertAgent:
                                  wanted=4 * count)
 
     def _ideas(self, situation: Situation, plan: Plan, strategy: Strategy) -> Iterator[Mapping[str, object]]:
-        seeds = list(self._seeds(situation, plan))
+        seeds, last = self._seeds(situation, plan)
         moves = list(strategy.moves)
-        # The planned space's default is candidate 1. One other space follows at once, in case the first is
-        # wrong; the rest are interleaved with moves so that a small budget sees both.
-        yield from seeds[:2]
-        rest = seeds[2:]
+        # The planned space's default is candidate 1. Other spaces are interleaved with moves, so that a small
+        # budget sees both.
+        yield from seeds[:1]
+        rest = seeds[1:]
         while moves or rest:
             yield from moves[:2]
             yield from rest[:1]
             moves, rest = moves[2:], rest[1:]
+        yield from last
 
-    def _seeds(self, situation: Situation, plan: Plan) -> Iterator[Mapping[str, object]]:
+    def _seeds(
+        self, situation: Situation, plan: Plan
+    ) -> tuple[list[Mapping[str, object]], list[Mapping[str, object]]]:
+        """Beginnings of searches, best first; and those that are tried only when nothing else is left."""
+        seeds: list[Mapping[str, object]] = []
+        last: list[Mapping[str, object]] = []
         tried = {c.space for c in situation.trajectory.candidates if c.recipe}
         bases = self._bases(situation, plan.space)
         if plan.space not in tried:
-            for base in bases[:1]:
-                yield {"parent": base.candidate, "space": plan.space, "choices": base.choices,
+            seeds += [{"parent": base.candidate, "space": plan.space, "choices": base.choices,
                        "direction": plan.direction if base.choices else "", "title": "the planned space's default"}
-        allowed = situation.catalog.allowed(situation.locked) if situation.locked else situation.catalog.spaces
+                      for base in bases[:1]]
         accepted = situation.trajectory.best is not None
-        for name in allowed:
-            if name != plan.space and name not in tried and (situation.round == 1 or not accepted):
-                yield {"parent": "", "space": name, "choices": {}, "direction": "", "title": f"default in {name}"}
+        for name, score in self._space_scores(situation).items():
+            if name == plan.space or name in tried:
+                continue
+            seed = {"parent": "", "space": name, "choices": {}, "direction": "", "title": f"default in {name}"}
+            # A space for which nothing speaks is tried only when the others gave nothing.
+            wanted = score.value > 0 if situation.round == 1 else not accepted
+            (seeds if wanted else last).append(seed)
+        return seeds, last
 
     def _next(
         self, situation: Situation, ideas: Iterator[Mapping[str, object]], made: set[str]
@@ -207,6 +215,10 @@ class ExpertAgent:
         if isinstance(program, codegen.CannotWrite):
             return None
         return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
+
+    def _space_scores(self, situation: Situation) -> dict[str, Score]:
+        results = {name: self._space_facts(situation, name) for name in situation.catalog.spaces}
+        return ssda.score_spaces(situation.catalog, _facts(situation), results, locked=situation.locked)
 
     def _space_facts(self, situation: Situation, space: str) -> dict[str, Fact]:
         trajectory = situation.trajectory

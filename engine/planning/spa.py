@@ -74,7 +74,6 @@ def plan_strategy(
                    *[avoid for note in notes[:2] for avoid in note.avoid]]
     order = [plan.direction, *sorted((d for d in plan.scores if d != plan.direction),
                                      key=lambda code: -plan.scores[code].value)]
-    order = [code for code in order if plan.scores[code].value > 0] or order[:1]
     moves = tuple(_take(_moves(order, bases), {_key(space, choices) for space, choices in tried}, wanted))
     return Strategy(steps=tuple(dict.fromkeys(steps)), constraints=tuple(dict.fromkeys(constraints)), moves=moves)
 
