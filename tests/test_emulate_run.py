@@ -224,6 +224,14 @@ def test_compile_error_names_the_line_of_the_source(lab):
     assert failure.reason.startswith("cannot be run without a GPU")
 
 
+def test_entry_with_another_signature_is_refused(lab):
+    source = broken("race").replace("torch::Tensor x, torch::Tensor)", "torch::Tensor x, int64_t)")
+    failure = lab.build(source)
+
+    assert isinstance(failure, Failure)
+    assert "cpp_source.cpp declares forward" in failure.reason
+
+
 def test_what_cannot_be_emulated_is_refused_before_any_compiling(lab):
     source = broken("race").replace("__shared__ float tile[256];", '__shared__ float tile[256]; asm volatile("bar.sync 1;");')
     failure = lab.build(source)

@@ -98,6 +98,9 @@ async def build_emulated(builder: Builder, folder: Path, source: str, *, sm: str
         done = await _compile(builder, work, source, text, sm)
         if done.status != 0:
             return _failed(done, source)
+        missing = await builder._undefined_entry(prepared, work / "candidate.o")  # noqa: SLF001 - the same check.
+        if missing is not None:
+            return missing
         out = work / "out"
         out.mkdir()
         linked = await _link(builder, work, out, key, prepared)
