@@ -1,0 +1,169 @@
+"""Programs run on the CPU and give what the module gives: every operator family, in every space that can."""
+
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from tests.program_harness import Lab
+from torch import nn
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    torch.manual_seed(0)
+    return Lab(tmp_path_factory.mktemp("programs"))
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, padding=1)
+        self.norm = nn.BatchNorm2d(16)
+        self.second = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)))
+        return self.up(F.gelu(self.second(x) + x)), F.max_pool2d(x, 2).flatten(1).mean(1)
+
+
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        self.cache.mul_(0.5).add_(x.sum(0))
+        self.calls += 1
+        return {"scaled": x * self.cache, "calls": self.calls * 2}
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x):
+        return self.norm(self.linear(self.norm(self.linear(x))))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(4, 6, 2, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(12, 5)
+
+    def forward(self, x):
+        return self.lstm(self.gru(x)[0])
+
+
+def views(x):
+    y = x * 2
+    return x.t(), x[0], x.expand(2, 3, 4), x, y, y, y.t()
+
+
+def in_place(x, y):
+    x = x * 2
+    x.add_(y).relu_()
+    x[0] += y[1]
+    return x
+
+
+def indices(x, i, j):
+    return x[i], x[:, i], x[i, j], x[:, i, j], x[i, :, j], torch.index_put(x, (i,), x[0], accumulate=True)
+
+
+def integers(i):
+    return i // 3, i % 3, i.float() / 2, i == 2, (i > 1).sum(), F.one_hot(i, 8), i.clamp(1, 3), i.argmax(1)
+
+
+def products(a, b, v):
+    return (
+        a @ b, a.t() @ b.t()[:, :9].t() if a.shape[0] == 9 else b.t() @ a.t(), a @ v, torch.dot(v, v),
+        torch.addmm(v[:17].expand(9, 17), a, b, beta=0.5, alpha=2.0), torch.bmm(a[None].repeat(3, 1, 1), b.expand(3, -1, -1)),
+    )
+
+
+CONVOLUTIONS = [
+    (nn.Conv1d(4, 8, 3, stride=2, padding=1), (2, 4, 33)), (nn.Conv2d(3, 16, 3, padding=1), (2, 3, 13, 11)),
+    (nn.Conv2d(8, 32, 3, groups=4, stride=2, dilation=2), (2, 8, 13, 11)),
+    (nn.Conv3d(4, 8, (3, 1, 2), padding=(1, 0, 1)), (1, 4, 6, 7, 8)),
+    (nn.ConvTranspose2d(6, 16, 4, stride=2, padding=1, groups=2), (2, 6, 7, 9)),
+    (nn.ConvTranspose3d(4, 8, 3, stride=(1, 2, 1), padding=(0, 1, 2), dilation=(2, 1, 1)), (1, 4, 4, 5, 6)),
+]
+
+
+def test_convolutions_norms_and_pools_with_statistics_in_both_formats(lab):
+    for layout in ("contiguous", "channels_last"):
+        lab.check(Residual(), [torch.randn(2, 3, 12, 12)], choices={"layout": layout})
+
+
+def test_one_call_an_operator_is_right_too(lab):
+    lab.check(Residual(), [torch.randn(2, 3, 12, 12)], choices={"fusion": "none"})
+
+
+def test_transformer_block_with_dropout_draws_the_same_numbers(lab):
+    lab.check(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.2), [torch.randn(2, 5, 16)])
+
+
+def test_recurrent_networks(lab):
+    lab.check(Recurrent().eval(), [torch.randn(2, 3, 4)])
+
+
+def test_buffers_dicts_and_shared_weights(lab):
+    lab.check(Stateful(), [torch.randn(3, 4)])
+    lab.check(Shared(), [torch.randn(4, 8)])
+
+
+def test_outputs_share_no_memory_with_arguments_or_each_other(lab):
+    lab.check(views, [torch.randn(3, 4)])
+
+
+def test_in_place_operators(lab):
+    lab.check(in_place, [torch.randn(4, 8), torch.randn(4, 8)])
+
+
+def test_indexing_by_tensors(lab):
+    rows, columns = torch.tensor([0, -1, 3]), torch.tensor([2, 1, -2])
+    for choices in ({}, {"fusion": "none"}):
+        lab.check(indices, [torch.randn(5, 5, 5), rows, columns], choices=choices)
+
+
+def test_integer_and_boolean_results(lab):
+    for choices in ({}, {"fusion": "none"}):
+        lab.check(integers, [torch.randint(0, 7, (3, 4))], choices=choices)
+
+
+@pytest.mark.parametrize("space", ["cuda", "cuda_libs"])
+def test_matrix_products_without_aten(lab, space):
+    program = lab.check(products, [torch.randn(9, 40), torch.randn(40, 17), torch.randn(40)], space=space)
+
+    assert program.torch_calls == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_own_products_of_other_precisions(lab, dtype):
+    tolerance = {torch.float64: 1e-12, torch.float16: 1e-2, torch.bfloat16: 1e-1}[dtype]
+    lab.check(nn.Linear(96, 72).to(dtype).eval(), [torch.randn(50, 96).to(dtype)], space="cuda", tolerance=tolerance)
+
+
+@pytest.mark.parametrize(("module", "shape"), CONVOLUTIONS, ids=lambda v: type(v).__name__)
+def test_own_convolutions(lab, module, shape):
+    lab.check(module.eval(), [torch.randn(shape)], space="cuda", tolerance=1e-4)
+
+
+def test_attention_without_aten(lab):
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    program = lab.check(attention, [torch.randn(2, 2, 7, 8) for _ in range(3)], space="cuda")
+
+    assert program.torch_calls == ()

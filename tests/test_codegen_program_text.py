@@ -1,0 +1,165 @@
+"""What sources say: calls as people write them, no more work than the graph needs, refusals by name."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from tests.codegen_harness import H200, export_graph
+from tests.program_harness import contract_of, program_of, two_sizes
+from torch import nn
+
+from engine.codegen import CannotWrite, Recipe, convolution, matmul, write
+from engine.codegen.cpp import Names, number
+from engine.codegen.simplify import simplify
+
+AS_CALLS = {"fusion": "none"}
+
+
+def body_of(function, *inputs, choices=AS_CALLS, space="cuda_libs_torch"):
+    source = program_of(_module(function), inputs, choices=choices, space=space)[0].source
+    return source[source.index("static", source.index("Net_variant") - 40):]
+
+
+def _module(function):
+    if isinstance(function, nn.Module):
+        return function
+
+    class Wrapped(nn.Module):
+        def forward(self, *inputs):
+            return function(*inputs)
+
+    return Wrapped().eval()
+
+
+def test_common_operators_are_written_as_people_write_them():
+    text = body_of(lambda x: F.gelu(x.sum(1, keepdim=True) * 2, approximate="tanh"), torch.randn(3, 4))
+
+    assert "at::sum(x_0, {1}, true)" in text or "at::sum(inputs_0, {1}, true)" in text
+    assert ", 2)" in text
+    assert 'at::gelu(mul, "tanh")' in text
+
+
+def test_defaults_at_the_end_of_a_call_are_left_out():
+    text = body_of(lambda x, y: torch.add(F.leaky_relu(x), y), torch.randn(3), torch.randn(3))
+
+    assert "alpha" not in text
+    assert "0.01" not in text
+
+
+def test_devices_become_the_arguments_own():
+    text = body_of(lambda x: x + torch.arange(4), torch.randn(4))
+
+    assert ".options().dtype(at::kLong))" in text
+    assert "kCPU" not in text
+
+
+def test_dead_repeated_and_idle_calls_are_not_written():
+    def wasteful(x):
+        torch.exp(x)
+        return torch.sin(x) + torch.sin(F.dropout(x, 0.5, training=False))
+
+    text = body_of(wasteful, torch.randn(5))
+
+    assert "at::exp" not in text
+    assert text.count("at::sin") == 1
+    assert "dropout" not in text
+
+
+def test_random_calls_are_neither_merged_nor_dropped():
+    graph, _, _ = export_graph(_module(lambda x: torch.rand_like(x) - torch.rand_like(x)), [torch.randn(3)])
+
+    kept = [node.base for node in simplify(graph).nodes]
+
+    assert kept.count("rand_like") + kept.count("rand") == 2
+
+
+def test_a_view_of_an_argument_is_returned_as_a_copy_and_a_result_as_it_is():
+    text = body_of(lambda x: (x.t(), x * 2), torch.randn(3, 4))
+
+    assert "fresh_copy(" in text[text.index("return {"):]
+    assert "with_strides(mul" in text[text.index("return {"):]
+
+
+def test_every_shape_variant_has_a_function_and_others_are_refused():
+    class Net(nn.Module):
+        def forward(self, x):
+            return x.relu()
+
+    contract = two_sizes(Net().eval(), [torch.randn(4, 8)], [torch.randn(1, 8)])
+
+    source = write(contract, Recipe(space="cuda_libs_torch"), H200).source
+
+    assert "at::IntArrayRef({4, 8})" in source
+    assert "at::IntArrayRef({1, 8})" in source
+    assert "not among those served" in source
+
+
+def test_own_space_refuses_an_operator_by_name():
+    with pytest.raises(CannotWrite, match=r"aten\.sort"):
+        body_of(lambda x: x.sort(1)[0], torch.randn(3, 9), space="cuda", choices={})
+
+
+def test_space_without_aten_calls_no_operator():
+    program = program_of(nn.Linear(32, 48).eval(), [torch.randn(16, 32)], space="cuda")[0]
+
+    assert program.torch_calls == ()
+    assert program.kernels
+    assert "copy_(" not in program.source
+
+
+def test_same_contract_and_recipe_give_the_same_text():
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).eval()
+    graph, state, _ = export_graph(module, [torch.randn(1, 3, 8, 8)])
+    contract = contract_of(graph, len(state))
+
+    texts = {write(contract, Recipe(space=space), H200).source for space in ("cuda", "cuda", "cuda")}
+
+    assert len(texts) == 1
+
+
+def test_tunables_carry_directions_and_change_the_text():
+    module, inputs = nn.Conv2d(32, 64, 3).eval(), [torch.randn(2, 32, 16, 16)]
+    program = program_of(module, inputs)[0]
+    layout = next(t for t in program.tunables if t.key == "layout")
+
+    changed = program_of(module, inputs, choices={"layout": layout.values[1]})[0]
+
+    assert {t.direction for t in program.tunables} <= set("CPMRT")
+    assert changed.source != program.source
+
+
+def test_strict_fp32_convolutions_keep_the_contiguous_format():
+    graph, state, _ = export_graph(nn.Conv2d(32, 64, 3).eval(), [torch.randn(2, 32, 16, 16)])
+    strict = contract_of(graph, len(state), flags={"cudnn.allow_tf32": False})
+    tf32 = contract_of(graph, len(state), flags={"cudnn.allow_tf32": True})
+
+    assert "ChannelsLast" not in write(strict, Recipe(space="cuda_libs_torch"), H200).source
+    assert "ChannelsLast" in write(tf32, Recipe(space="cuda_libs_torch"), H200).source
+
+
+def test_rows_that_follow_each_other_are_one_product():
+    graph, _, _ = export_graph(nn.Linear(16, 24).eval(), [torch.randn(2, 5, 16)])
+
+    problem = matmul.parse(graph.nodes[0], graph.values)
+
+    assert (problem.m, problem.n, problem.k, problem.batch) == (10, 24, 16, ())
+
+
+def test_convolution_geometry_is_spread_to_three_dimensions():
+    graph, _, _ = export_graph(nn.Conv1d(4, 8, 3, stride=2, padding=1).eval(), [torch.randn(2, 4, 9)])
+
+    conv = convolution.parse(graph.nodes[0], graph.values)
+
+    assert (conv.kernel, conv.stride, conv.padding) == ((1, 1, 3), (1, 1, 2), (0, 0, 1))
+    assert convolution.flops(conv) == 2 * 2 * 5 * 3 * 4 * 8
+
+
+def test_identifiers_never_collide():
+    names = Names({"x"})
+
+    assert [names("x"), names("double"), names("a.b"), names("a_b"), names("x")] == [
+        "x_2", "value_double", "a_b", "a_b_2", "x_2"]
+
+
+def test_numbers_keep_their_type():
+    assert [number(v) for v in (True, 3, 1e-5, float("-inf"), -(2**63))] == [
+        "true", "3", "1e-05", "-std::numeric_limits<double>::infinity()", "std::numeric_limits<int64_t>::min()"]
