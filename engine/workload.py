@@ -40,7 +40,8 @@ def profile_workload(contract: Contract, device: Device) -> WorkloadProfile:
     physically implausible); `roof_us` is the slower of all bytes at copy bandwidth and all FLOPs at the
     peak that the precision policy allows, and never less than an empty kernel.
     """
-    read_bytes, written_bytes = compulsory_bytes(contract)
+    certain_bytes = sum(compulsory_bytes(contract))
+    read_bytes, written_bytes = compulsory_bytes(contract, certain=False)
     total_bytes = read_bytes + written_bytes
     operators = operator_times(contract, device)
     flops = sum(op.cost.matrix_flops + op.cost.vector_flops for op in operators)
@@ -48,7 +49,7 @@ def profile_workload(contract: Contract, device: Device) -> WorkloadProfile:
     memory_us = 1e6 * total_bytes / device.copy_bytes_per_s
     serial_us = SERIAL_STEP_US * max((op.cost.serial_steps for op in operators), default=1)
     # Results that are still dirty in L2 when the last kernel ends have cost no DRAM time yet.
-    uncredited = max(0, total_bytes - min(device.l2_bytes, written_bytes))
+    uncredited = max(0, certain_bytes - min(device.l2_bytes, written_bytes))
     return WorkloadProfile(
         bytes=total_bytes,
         flops=flops,

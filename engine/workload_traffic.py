@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contracts.contract import Argument, Contract
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.workload_costs import Call, is_view, operator_name
+from engine.workload_costs import Call, is_view, node_cost, operator_name
 
 LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index"), "gather": ("self", "index"),
            "take": ("self", "index"), "take_along_dim": ("self", "indices"), "index": ("self", "indices"),
@@ -25,8 +25,13 @@ LAYOUT_ONLY = frozenset({"zeros_like", "ones_like", "full_like", "empty_like", "
                          "new_ones", "new_full", "new_empty", "sym_size", "expand_as", "view_as", "type_as"})
 
 
-def compulsory_bytes(contract: Contract) -> tuple[int, int]:
+def compulsory_bytes(contract: Contract, *, certain: bool = True) -> tuple[int, int]:
     """Bytes that must be read and bytes that must be written, for the example variant.
+
+    With `certain`, part of a result needs the same part of its inputs at least, whatever the operator:
+    nothing can do with less. Without, only operators that work element by element keep parts, and all
+    others need their inputs whole (one token of an attention needs all weights): what a real
+    implementation reads at the least.
 
     Without a graph (the reference is CUDA text) every input counts in full as read and every output
     and mutable argument as written.
@@ -38,12 +43,12 @@ def compulsory_bytes(contract: Contract) -> tuple[int, int]:
         read = sum(_layout(a, layouts).size_bytes for a in arguments.values())
         written = sum(spec.size_bytes for spec in contract.outputs)
         return read, written + sum(_layout(a, layouts).size_bytes for a in arguments.values() if a.mutable)
-    needs = needed_elements(contract, graph)
+    needs = needed_elements(contract, graph, certain=certain)
     read = sum(needs.get(name, 0) * graph.values[name].item_bytes for name in graph.inputs if name in graph.values)
     return read, _written_bytes(graph)
 
 
-def needed_elements(contract: Contract, graph: Graph) -> dict[str, int]:
+def needed_elements(contract: Contract, graph: Graph, *, certain: bool = True) -> dict[str, int]:
     """Elements of every value that the outputs need, by value name; absent means none."""
     by_graph_name = dict(zip(graph.inputs, contract.tensor_arguments, strict=False))
     needs: dict[str, int] = {}
@@ -60,13 +65,13 @@ def needed_elements(contract: Contract, graph: Graph) -> dict[str, int]:
         made = [name for name in node.outputs if name is not None and needs.get(name, 0) > 0]
         if made:
             full = max(made, key=lambda name: needs[name])
-            for name, count in _node_needs(node, graph, needs[full], full, by_graph_name).items():
+            for name, count in _node_needs(node, graph, needs[full], full, by_graph_name, certain).items():
                 require(name, count)
     return needs
 
 
 def _node_needs(
-    node: Node, graph: Graph, count: int, out: str, arguments: Mapping[str, Argument]
+    node: Node, graph: Graph, count: int, out: str, arguments: Mapping[str, Argument], certain: bool
 ) -> dict[str, int]:
     """Least elements of each used value, when `count` elements of `out` are needed."""
     name = operator_name(node)
@@ -85,7 +90,8 @@ def _node_needs(
         sizes = {ref: graph.values[ref].numel for ref in used}
         missing = out_spec.numel - count
         return {ref: max(0, size - missing) for ref, size in sizes.items()}
-    part = min(1.0, count / distinct)
+    keeps_parts = certain or node_cost(node, graph).family in ("pointwise", "copy")
+    part = min(1.0, count / distinct) if keeps_parts else 1.0
     needs = {ref: math.floor(part * graph.values[ref].numel) for ref in used}
     source = Call(node, graph).spec("input", "self")
     first = next(iter(used), None)

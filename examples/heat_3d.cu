@@ -1,12 +1,12 @@
 // One explicit step of the heat equation on a 3-D grid in double precision: a 7-point stencil, fixed borders.
-// A bare kernel, as a simulation code has it. The grid is 256 x 256 x 256, x varies fastest.
+// A bare kernel, as a simulation code has it. The grid is 192 x 192 x 192, x varies fastest.
 //
 // hiera: entry heat_step
-// hiera: arg u in float64[256, 256, 256]
-// hiera: arg next out float64[256, 256, 256]
-// hiera: arg nx 256
-// hiera: arg ny 256
-// hiera: arg nz 256
+// hiera: arg u in float64[192, 192, 192]
+// hiera: arg next out float64[192, 192, 192]
+// hiera: arg nx 192
+// hiera: arg ny 192
+// hiera: arg nz 192
 // hiera: arg alpha 0.1
 // hiera: launch grid=((nx + 31) / 32, (ny + 3) / 4, (nz + 3) / 4) block=(32, 4, 2) shared=0
 

@@ -2,11 +2,11 @@
 // A is row-major, rows x columns.
 //
 // hiera: entry matrix_vector
-// hiera: arg a in float32[8192, 4096]
-// hiera: arg x in float32[4096]
-// hiera: arg y out float32[8192]
-// hiera: arg rows 8192
-// hiera: arg columns 4096
+// hiera: arg a in float32[4096, 2048]
+// hiera: arg x in float32[2048]
+// hiera: arg y out float32[4096]
+// hiera: arg rows 4096
+// hiera: arg columns 2048
 // hiera: reference torch.mv(a, x)
 
 #include <cuda_runtime.h>

@@ -1,10 +1,10 @@
 // Inclusive prefix sum of every row, one block a row: a Hillis-Steele scan of tiles with a running carry.
 //
 // hiera: entry prefix_sum_rows
-// hiera: arg x in float32[1024, 16384]
-// hiera: arg out out float32[1024, 16384]
-// hiera: arg columns 16384
-// hiera: launch grid=(1024) block=(256) shared=0
+// hiera: arg x in float32[128, 8192]
+// hiera: arg out out float32[128, 8192]
+// hiera: arg columns 8192
+// hiera: launch grid=(128) block=(256) shared=0
 // hiera: reference torch.cumsum(x, dim=1)
 
 #define TILE 256

@@ -179,6 +179,22 @@ def test_a_slice_needs_only_its_part():
     assert read == 64 * 10 * 4
 
 
+def test_a_slice_of_a_product_needs_all_weights_but_that_is_not_certain():
+    class LastToken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.l = nn.Linear(64, 64, bias=False)
+
+        def forward(self, x):
+            return self.l(x)[:, -1]
+
+    contract = contract_of(LastToken(), torch.randn(2, 50, 64))
+    assert compulsory_bytes(contract, certain=False)[0] == (64 * 64 + 2 * 50 * 64) * 4
+    assert compulsory_bytes(contract)[0] < 64 * 64
+    profile = profile_workload(contract, H200)
+    assert profile.bytes == (64 * 64 + 2 * 50 * 64 + 2 * 64) * 4
+
+
 def test_strided_convolution_reads_what_its_windows_touch():
     read, _ = compulsory_bytes(contract_of(nn.Conv2d(4, 4, 1, stride=2, bias=False), torch.randn(1, 4, 64, 64)))
     assert read == 4 * 32 * 32 * 4 + 16 * 4
