@@ -28,6 +28,7 @@ class Entry:
     role: str
 
 
+LARGEST_HALF = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38}
 RULES: dict[str, Entry] = {}
 
 
@@ -252,6 +253,8 @@ def lower_pointwise(low: Lowering, node: Node) -> Lowered:
         option: node.args[option] for option in row.options
         if node.args.get(option) is not None and not isinstance(node.args[option], (Ref, Const))
     }
+    if base == "nan_to_num" and out in LARGEST_HALF:
+        options = {"posinf": LARGEST_HALF[out], "neginf": -LARGEST_HALF[out], **options}
     if any(isinstance(node.args.get(option), Ref) for option in row.options):
         raise NotFusibleError(f"{node.op}: an option is a tensor")
     name = low.out_name(node)

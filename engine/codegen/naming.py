@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from engine.codegen.cpp import Names
 from engine.codegen.helpers import SNIPPETS
 from engine.codegen.scalar_ops import SCALAR_OPS
 
@@ -25,7 +24,7 @@ class Namer:
     """Gives each value of a kernel its name."""
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self._names = Names(taken=_RESERVED | SCALAR_OPS.keys() | SNIPPETS.keys())
         self._pointers: dict[str, str] = {}
 
     def pointer(self, value: str) -> str:
@@ -36,13 +35,4 @@ class Namer:
 
     def fresh(self, base: str) -> str:
         """An identifier not used before, like `base`."""
-        base = re.sub(r"\W", "_", base).strip("_") or "value"
-        if base[0].isdigit():
-            base = "v" + base
-        name = base
-        count = 0
-        while name in self._used or name in _RESERVED or name in SCALAR_OPS or name in SNIPPETS:
-            count += 1
-            name = f"{base}_{count}"
-        self._used.add(name)
-        return name
+        return self._names.fresh(base)

@@ -263,8 +263,6 @@ class RowWriter:
         plan, wide = self.plan, self.wide
         flat = "p" if len(self.inner) == 1 else "p_flat"
         decoded = decode(self.inner, flat, wide)
-        if self.packs == 1:
-            return [f"{wide} const {flat} = 0;", *decoded, *inside] if self.inner else inside
         if plan.resident:
             place = f"item * {plan.sharing} + lane" if plan.sharing > 1 else "item"
             guarded = plan.items * plan.sharing != self.packs
