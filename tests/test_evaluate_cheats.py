@@ -15,7 +15,7 @@ SOFTMAX = {
     "same_buffer": "held outputs", "mutates_input": "inputs untouched", "returns_input": "alias",
     "writes_beside": "guard bands", "wrong_shape": "outputs", "wrong_dtype": "outputs", "overlapping": "outputs",
     "swallows_nan": "special values", "raises": "runs", "crashes": "runs", "aborts": "runs", "exits": "runs",
-    "hangs": "runs", "late_thread": "threads", "escapes": None,
+    "hangs": "runs", "hoards": "runs", "late_thread": "threads", "escapes": None,
 }
 NORM = {
     "honest": None, "no_update": "numeric", "garbage_second": "numeric", "skips_weight": "numeric",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from engine.toolchain import Toolchain
 START_S = 180.0
 LOAD_S = 60.0
 GUARD_SETS = 12
+HOST_MEMORY_BYTES = 8 << 30
 # A freed block must come back with its poison, not as fresh zero pages, where no GPU allocator does that.
 HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1073741824",
                     "OMP_NUM_THREADS": "1"}
@@ -52,6 +55,7 @@ class Session:
         self._spare: asyncio.Task[Worker] | None = None
         self._host_copies = False
         self._candidates: set[Worker] = set()
+        self._watchers: dict[Worker, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
         """Start the judge and look whether the task can tell a kernel from a constant.
@@ -93,6 +97,7 @@ class Session:
         """
         worker = await self._take(environment or {})
         assert build.extension is not None
+        self._watchers[worker] = asyncio.create_task(_watch_memory(worker))
         try:
             reply = await worker.call(
                 "load", timeout_s=LOAD_S, extension=build.extension, module=build.module, entry=self.contract.entry,
@@ -105,6 +110,9 @@ class Session:
     async def end(self, worker: Worker) -> None:
         """End a candidate's process; the next one starts meanwhile."""
         self._candidates.discard(worker)
+        watcher = self._watchers.pop(worker, None)
+        if watcher is not None:
+            watcher.cancel()
         await worker.close()
 
     async def sound(self) -> bool:
@@ -202,6 +210,23 @@ class Session:
         if self._shared is not None:
             shutil.rmtree(self._shared, ignore_errors=True)
             self._shared = None
+
+
+async def _watch_memory(worker: Worker) -> None:
+    """Kill a candidate that takes more host memory than a kernel's host code has any use for."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first: int | None = None
+    while worker.pid is not None:
+        try:
+            pages = int(Path("/proc", str(worker.pid), "statm").read_text().split()[1])
+        except (OSError, ValueError, IndexError):
+            return
+        first = first if first is not None else pages
+        if (pages - first) * page > HOST_MEMORY_BYTES:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)
+            return
+        await asyncio.sleep(0.1)
 
 
 def own(judge: Worker | None) -> Worker:

@@ -34,6 +34,7 @@ class Limits:
     Attributes:
         search_s: Wall time after which optional trials are left out.
         call_s: Longest a single call may take.
+        calls_s: Longest all calls of one verification may take together.
         judge_s: Longest a reference run may take.
         perturbations: One-element changes at most.
         repeats: Calls with the same inputs.
@@ -43,6 +44,7 @@ class Limits:
 
     search_s: float = 6.0
     call_s: float = 20.0
+    calls_s: float = 120.0
     judge_s: float = 300.0
     perturbations: int = 8
     repeats: int = 3
@@ -109,7 +111,7 @@ class Verifier:
 
     def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits, *,
                  emulated: bool = False) -> None:
-        self._emulated, self._calls = emulated, 0
+        self._emulated, self._calls, self._spent_s = emulated, 0, 0.0
         self._judge, self._candidate, self._contract = judge, candidate, contract
         self.ledger, self._limits = ledger, limits
         self._seeds = seeds()
@@ -180,8 +182,14 @@ class Verifier:
         if kind == "call" and self._emulated:
             self._calls += 1
             fields["reversed"] = self._calls % 2 == 0
+        begin = time.perf_counter()
         try:
-            return await self._candidate.call(kind, timeout_s=self._limits.call_s, **fields)
+            reply = await self._candidate.call(kind, timeout_s=self._limits.call_s, **fields)
+            self._spent_s += time.perf_counter() - begin
+            if self._spent_s > self._limits.calls_s:
+                self.ledger.fail("runs", f"its calls took more than {self._limits.calls_s:g} s together")
+                raise StoppedError
+            return reply
         except WorkerTimeoutError as error:
             self.ledger.fail("runs", f"no answer within {error.timeout_s:g} s, the process was killed")
         except WorkerDiedError as error:
@@ -364,5 +372,7 @@ def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 def _death(error: WorkerDiedError) -> str:
     lines = [line for line in error.log_tail.strip().splitlines() if line.strip()]
     status = error.exit_status
+    if status == -9:
+        return "the process was killed: out of host memory, or by hand"
     how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
     return f"the process ended with {how}" + (f": {lines[-1][:300]}" if lines else "")

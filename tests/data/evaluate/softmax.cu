@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <thread>
+#include <vector>
 #include <unistd.h>
 
 using torch::Tensor;
@@ -107,6 +109,11 @@ Tensor crashes(Tensor x) { *reinterpret_cast<volatile int*>(8) = 1; return x; }
 Tensor aborts(Tensor x) { std::abort(); return x; }
 Tensor exits(Tensor x) { std::_Exit(0); return x; }
 Tensor hangs(Tensor x) { for (volatile bool go = true; go;) {} return x; }
+Tensor hoards(Tensor x) {
+  static std::vector<char*> kept;
+  for (int i = 0; i < 160; ++i) { kept.push_back(static_cast<char*>(std::malloc(64 << 20))); std::memset(kept.back(), 1, 64 << 20); }
+  return right(x);
+}
 Tensor late_thread(Tensor x) {
   static int calls = 0;
   if (++calls > 4) std::thread([] { for (;;) usleep(100000); }).detach();
