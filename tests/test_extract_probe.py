@@ -146,6 +146,17 @@ class Outer:
 Model = Outer.Model
 def get_inputs(): return [torch.randn(3, 4)]
 """,
+    "autocast inside, traced below autograd": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(4, 6), nn.BatchNorm1d(6)
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.fc(x)
+        return {"out": self.bn(y.float()) + 1, "low": y}
+def get_inputs(): return [torch.randn(3, 4)]
+""",
     "no_grad inside, keyword-only argument": """
 class Model(nn.Module):
     def forward(self, x, *, y):

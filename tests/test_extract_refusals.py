@@ -46,6 +46,9 @@ CASES = {
     "item": (model("return x * x.max().item()"), 9, "depends on tensor values", ".item()"),
     "shape from values": (model("return x[x > 0]"), 9, "depends on tensor values", "torch.where"),
     "numpy": (model("return torch.from_numpy(x.numpy() + 1)"), 9, "leaves torch", "torch operators"),
+    "autocast for a GPU": (
+        model("with torch.autocast('cuda'): return self.fc(x)"), 9, "autocast", "outside of forward"
+    ),
     "no tensor comes out": (model("return 3"), 4, "returns no tensor", "at least one tensor"),
     "an object comes out": (model("return x, object()"), 4, "forward returns", "return tensors"),
     "exits in the constructor": (
@@ -65,6 +68,11 @@ def test_refused_with_line_and_way_out(tmp_path: Path, title: str) -> None:
     assert refusal.file == str(tmp_path / "user_model.py")
     assert refusal.line == line
     assert "\n" not in refusal.problem
+
+
+def test_autocast_that_is_off_is_no_reason(tmp_path: Path) -> None:
+    reply = probe(tmp_path, model("with torch.autocast('cuda', enabled=False): return self.fc(x.float())"))
+    assert [a["name"] for a in reply["arguments"]] == ["x", "fc_weight", "fc_bias"]
 
 
 def test_an_error_in_a_helper_module_is_shown_there(tmp_path: Path) -> None:

@@ -37,12 +37,33 @@ def _mapped(device):
     return device
 
 
+class CudaAutocastError(RuntimeError):
+    """User code opened an autocast region for a GPU, whose casts the CPU's rules would get wrong."""
+
+
+@contextlib.contextmanager
+def _no_cuda_autocast():
+    original = torch.autocast.__init__
+
+    def checked(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        if device_type == "cuda" and enabled:
+            raise CudaAutocastError("torch.autocast for cuda")
+        original(self, device_type, dtype, enabled, cache_enabled)
+
+    torch.autocast.__init__ = checked
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = original
+
+
 @contextlib.contextmanager
 def fake(mode):
     """User code under `mode` (None for real tensors), without gradients."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(OneDevice())
+        stack.enter_context(_no_cuda_autocast())
         if mode is not None:
             stack.enter_context(mode)
         yield

@@ -4,7 +4,7 @@ import warnings
 
 import torch
 from _hiera_worker import probe_load
-from _hiera_worker.probe_fake import fake, whole_recurrent_layers
+from _hiera_worker.probe_fake import CudaAutocastError, fake, whole_recurrent_layers
 from _hiera_worker.probe_graph import Flat, Parameter, Traced
 from _hiera_worker.wire import Refusal
 from torch.utils import _pytree as pytree
@@ -64,6 +64,11 @@ def _refusal(error, place):
     file, line = place.of(error)
     name = type(error).__name__
     chain = " ".join(type(e).__name__ for e in _causes(error))
+    if isinstance(error, CudaAutocastError):
+        return Refusal(
+            "forward opens a torch.autocast region for cuda, whose casts cannot be traced without a GPU",
+            "give the module and its inputs the dtype itself (.half(), .bfloat16()), or open the region outside of "
+            "forward", file, line)
     if any(key in chain for key in DATA_DEPENDENT):
         return Refusal(
             "what forward computes depends on tensor values (a branch, a loop or a shape)",
