@@ -6,6 +6,7 @@ Absent facts are null or left out, never invented; what was not measured says so
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from contracts import codec
@@ -76,6 +77,11 @@ def document(trajectory: Trajectory, *, folder: Path | None = None) -> dict[str,
     """
     workload, baseline = trajectory.workload, trajectory.baseline
     best = trajectory.best
+    timing = trajectory.evaluations[best.id].timing if best else None
+    eager_us = baseline.eager_us
+    if eager_us is None and timing is not None:
+        # A job that ended early has no baseline of its own, but each timing is paired with the reference.
+        eager_us = median(timing.reference_us)
     plans = {plan.round: plan for plan in trajectory.plans}
     return {
         "schema": SCHEMA,
@@ -87,7 +93,7 @@ def document(trajectory: Trajectory, *, folder: Path | None = None) -> dict[str,
             "intensity": codec.to_data(workload.intensity), "bound": workload.bound, "floor_us": workload.floor_us,
             "roof_us": workload.roof_us, "shares": [codec.to_data(s) for s in workload.shares],
         } if workload else None,
-        "baseline": {"eager_us": baseline.eager_us, "compile_us": baseline.compile_us,
+        "baseline": {"eager_us": eager_us, "compile_us": baseline.compile_us,
                      "compile_mode": baseline.compile_mode, "compile_s": baseline.compile_s,
                      "graph_us": baseline.graph_us},
         "plans": [codec.to_data(plan) for plan in trajectory.plans],
