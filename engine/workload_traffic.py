@@ -33,12 +33,14 @@ def compulsory_bytes(contract: Contract, *, certain: bool = True) -> tuple[int, 
     others need their inputs whole (one token of an attention needs all weights): what a real
     implementation reads at the least.
 
-    Without a graph (the reference is CUDA text) every input counts in full as read and every output
-    and mutable argument as written.
+    Without a graph (the reference is CUDA text) nobody knows which inputs are read in full: none is
+    certain, else all count, and mutable arguments as written too.
     """
     graph = contract.graph
     arguments = {a.name: a for a in contract.tensor_arguments}
     layouts = contract.example.tensors
+    if graph is None and certain:
+        return 0, sum(spec.size_bytes for spec in contract.outputs)
     if graph is None:
         read = sum(_layout(a, layouts).size_bytes for a in arguments.values())
         written = sum(spec.size_bytes for spec in contract.outputs)

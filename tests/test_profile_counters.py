@@ -224,7 +224,7 @@ async def run(toolchain, **changes):
 async def test_a_measured_call(ncu, tmp_path):
     counters = await run(ncu(), raw_dir=tmp_path / "kept")
     assert counters.status == "measured"
-    assert counters.tool == "ncu 2025.3.1.0"
+    assert counters.tool == "2025.3.1.0"
     assert (counters.bound, counters.limiter) == ("memory", "dram-bandwidth")
     assert counters.kernels[0].launch_index == 0
     assert counters.lines[0].line == 3

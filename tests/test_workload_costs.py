@@ -1,6 +1,7 @@
 """FLOPs against torch's own counter, and traffic against hand counts."""
 
 import importlib
+from dataclasses import replace
 
 import pytest
 
@@ -193,6 +194,14 @@ def test_a_slice_of_a_product_needs_all_weights_but_that_is_not_certain():
     assert compulsory_bytes(contract)[0] < 64 * 64
     profile = profile_workload(contract, H200)
     assert profile.bytes == (64 * 64 + 2 * 50 * 64 + 2 * 64) * 4
+
+
+def test_without_a_graph_only_the_outputs_are_certain():
+    whole = contract_of(nn.ReLU(), torch.randn(8, 8))
+    contract = replace(whole, variants=(replace(whole.variants[0], graph=None),))
+    assert compulsory_bytes(contract) == (0, 256)
+    assert compulsory_bytes(contract, certain=False) == (256, 256)
+    assert profile_workload(contract, H200).bytes == 512
 
 
 def test_strided_convolution_reads_what_its_windows_touch():

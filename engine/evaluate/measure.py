@@ -15,6 +15,7 @@ from engine.evaluate.checks import Ledger
 from engine.evaluate.verify import Verifier, seeds
 from engine.processes import Worker
 from engine.records import Device, Timing
+from engine.workload_traffic import compulsory_bytes
 
 JUDGE_S = 300.0
 FEW_CALLS, MANY_CALLS = 8, 64
@@ -95,7 +96,7 @@ class Timer:
         notes: list[str] = []
         event_us = median(candidate)
         wall_us = await self._wall(event_us)
-        floor = timing.hard_floor_us(*self._bytes(), self._device)
+        floor = timing.hard_floor_us(*compulsory_bytes(self._contract), self._device)
         unlikely = timing.implausible(event_us, floor)
         self._ledger.require("plausible time", unlikely is None, unlikely or "")
         if self._ledger.rejected:
@@ -167,21 +168,6 @@ class Timer:
         begin = time.perf_counter()
         reply = await self._verifier.ask("plain", count=count)
         return time.perf_counter() - begin, reply["issue_us"]
-
-    def _bytes(self) -> tuple[int, int]:
-        example = self._contract.example
-        used = [s.size_bytes for s in example.tensors.values()]
-        # Only what must be touched counts: a gather reads little of its table, so inputs larger than
-        # the outputs by far prove nothing unless the operator graph reads them whole.
-        whole = self._contract.graph is not None and not any(
-            node.base in PARTIAL_READS for node in self._contract.graph.nodes)
-        return (sum(used) if whole else 0), sum(s.size_bytes for s in example.outputs)
-
-
-PARTIAL_READS = frozenset({
-    "embedding", "index", "index_select", "gather", "slice", "select", "narrow", "split", "split_with_sizes", "chunk",
-    "diagonal", "tril", "triu", "take", "topk", "unfold", "as_strided", "embedding_bag", "index_put",
-})
 
 
 async def _time(worker: Worker, which: str, order: list[int], seed: int) -> float:

@@ -167,7 +167,7 @@ def _counters(version: str, raw: str, lines: str, source: str) -> Counters:
     notes = [f"{missing} counters were n/a and are left out"] if missing > 4 * len(kernels) else []
     if len(kernels) >= MAX_LAUNCHES:
         notes.append(f"only the first {MAX_LAUNCHES} kernels of the call were measured")
-    return Counters(status="measured", tool=f"ncu {version}".strip(), kernels=kernels,
+    return Counters(status="measured", tool=version, kernels=kernels,
                     lines=attribution.hot_lines(parse_source(lines), source), bound=found.bound,
                     evidence=(*found.evidence, *notes), limiter=found.limiter)
 
@@ -212,7 +212,7 @@ def _argument(argument: Argument, layouts: Any) -> dict[str, Any]:
 
 
 def _not_measured(reason: str, tool: str = "") -> Counters:
-    return Counters(status=f"not measured: {reason}", tool=f"ncu {tool}" if tool else "")
+    return Counters(status=f"not measured: {reason}", tool=tool)
 
 
 def _error_line(log: str) -> str:
