@@ -70,10 +70,14 @@ class LocalServices:
         script = parse_script(job.inputs, Path.cwd()) if job.inputs else None
         extracted = await extract(file, job.name, out=folder, python=python, precision=job.precision, inputs=script,
                                   reduce=device.kind == "none")
+        reduced = extracted.reduced
+        if reduced is not None and reduced.example.tensors == extracted.contract.example.tensors:
+            # Small already: it is verified as it is.
+            return Task(contract=extracted.contract, folder=extracted.folder)
         notes = ()
         if device.kind == "none" and extracted.reduced_reason:
             notes = (f"without a GPU: {extracted.reduced_reason}",)
-        return Task(contract=extracted.contract, folder=extracted.folder, reduced=extracted.reduced,
+        return Task(contract=extracted.contract, folder=extracted.folder, reduced=reduced,
                     reduced_folder=extracted.reduced_folder, notes=notes)
 
     def workload(self, contract: Contract, device: Device) -> WorkloadProfile:

@@ -198,8 +198,12 @@ class _Loop:
         await asyncio.wait({self.measuring}, timeout=SHARES_S)
         if not self.measuring.done():
             return
-        workload, why = self.measuring.result()
-        self.measuring = None
+        measuring, self.measuring = self.measuring, None
+        try:
+            workload, why = measuring.result()
+        except HieraError as error:
+            self.record("note", Note(text=f"shares of time stay estimated: {error.problem}"))
+            return
         if workload != self.trajectory.workload:
             self.record("workload", workload)
         if why and self.trajectory.measured:
