@@ -26,6 +26,8 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import cattrs
+
 from contracts import codec
 from contracts.contract import Space
 from contracts.errors import ToolError
@@ -33,6 +35,7 @@ from engine.evaluate import audit, messages, screen
 from engine.evaluate.binding import read_binding
 from engine.evaluate.cache import BuildCache, file_key, text_key
 from engine.evaluate.compiler import Compiled, compile_in
+from engine.evaluate.inputs import architecture, local_headers
 from engine.evaluate.libraries import DRIVER, LIBRARIES, RUNTIME, find_library, include_folders, library_of
 from engine.evaluate.prepare import INCLUDE, Prepared, Preparer
 from engine.evaluate.tiers import needs_torch_headers, standard_of, write_torch_tier
@@ -312,7 +315,7 @@ class Builder:
 
     async def _facts(self, log: str) -> tuple[messages.KernelFacts, ...]:
         mangled = messages.mangled_kernels(log)
-        return messages.kernel_facts(log, await demangle(mangled))
+        return messages.kernel_facts(log, await messages.demangle(mangled))
 
     def _failed(self, done: Compiled, source: str) -> Failure:
         _raise_when_disk_is_full(done.log)
@@ -345,9 +348,11 @@ class Builder:
         folder = self.cache.builds / key
         try:
             build = codec.from_data(json.loads((folder / "build.json").read_text()), Build)
-        except (OSError, ValueError):
-            return None
-        if build.extension is None or not (folder / build.extension).exists():
+        except (OSError, ValueError, cattrs.BaseValidationError):
+            build = None
+        if build is None or build.extension is None or not (folder / build.extension).exists():
+            if folder.exists():
+                self.cache.discard(folder)
             return None
         self.cache.touch(folder)
         return _with_extension(build, folder, seconds=time.monotonic() - started, cached=True)
@@ -356,48 +361,9 @@ class Builder:
         return text_key(self.toolchain.key, runtime_key())
 
 
-def architecture(sm: str) -> str:
-    """Nvcc's number for a compute capability: `90a` for 9.0, `86` for 8.6.
-
-    From 9.0 on the `a` variant is taken: the code runs on this device only, and may use all it has.
-    """
-    digits = sm.replace(".", "").removeprefix("sm_")
-    plain = digits.rstrip("af")
-    return digits if digits != plain else plain + ("a" if int(plain) >= 90 else "")
-
-
-def local_headers(folder: Path, source: str) -> dict[str, str]:
-    """Headers of the contract folder that `source` includes by a quoted name, and those that they include."""
-    found: dict[str, str] = {}
-    waiting = [source]
-    while waiting:
-        for name in re.findall(r"^[ \t]*#[ \t]*include[ \t]*\"([\w./-]+)\"", waiting.pop(), re.M):
-            path = folder / name
-            if name in found or ".." in name.split("/") or name.startswith("/") or not path.is_file():
-                continue
-            if path.suffix not in {".h", ".hpp", ".cuh", ".inl", ".inc"}:
-                continue
-            found[name] = path.read_text(encoding="utf-8", errors="replace")
-            waiting.append(found[name])
-    return found
-
-
 def runtime_key() -> str:
     """Hash of the light headers and the runtime's source."""
     return file_key([*sorted(INCLUDE.rglob("*.h")), INCLUDE.parent / "hiera_rt.cpp"])
-
-
-async def demangle(names: Sequence[str]) -> dict[str, str]:
-    """Mangled names to short readable ones; as they are where no demangler is installed."""
-    tool = next((t for t in ("cu++filt", "c++filt") if shutil.which(t)), None)
-    if not names or tool is None:
-        return {name: name for name in names}
-    process = await asyncio.create_subprocess_exec(
-        tool, *names[:200], stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-    )
-    out, _ = await asyncio.wait_for(process.communicate(), timeout=20)
-    shown = out.decode(errors="replace").splitlines()
-    return {name: messages.short_name(text) for name, text in zip(names, shown, strict=False)}
 
 
 def _with_extension(build: Build, folder: Path, **changes: object) -> Build:

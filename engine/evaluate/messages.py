@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 
 from engine.records import BuildError, KernelFacts
@@ -122,6 +124,19 @@ def short_name(demangled: str) -> str:
         if angle == 0 and name[index] == " ":
             return name[index + 1 :]
     return name
+
+
+async def demangle(names: Sequence[str]) -> dict[str, str]:
+    """Mangled names to short readable ones; as they are where no demangler is installed."""
+    tool = next((t for t in ("cu++filt", "c++filt") if shutil.which(t)), None)
+    if not names or tool is None:
+        return {name: name for name in names}
+    process = await asyncio.create_subprocess_exec(
+        tool, *names[:200], stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+    )
+    out, _ = await asyncio.wait_for(process.communicate(), timeout=20)
+    shown = out.decode(errors="replace").splitlines()
+    return {name: short_name(text) for name, text in zip(names, shown, strict=False)}
 
 
 def _append(found: list, item: object) -> None:
