@@ -202,10 +202,18 @@ class _Partition:
         stack = [name for node in nodes for name in node.refs()]
         while stack:
             made = self.producer.get(stack.pop())
-            if made is not None and made.name not in inside and self.role[made.name] in ("view", "copy"):
-                inside[made.name] = made
-                stack.extend(made.refs())
+            if made is None or made.name in inside or self.role[made.name] not in ("view", "copy"):
+                continue
+            if made.name in self.group_of and not self._reads_from(made, inside.keys()):
+                continue  # It is in memory anyway: load it.
+            inside[made.name] = made
+            stack.extend(made.refs())
         return sorted(inside.values(), key=lambda n: self.position[n.name])
+
+    def _reads_from(self, node: Node, names: Iterable[str]) -> bool:
+        """True when `node` reads, through views and copies, what the nodes called `names` make."""
+        made = {self.producer[value].name for value in self._inputs_through_views([node]) if value in self.producer}
+        return bool(made & set(names))
 
     def _makes_cycle(self, nodes: list[Node]) -> bool:
         """True when a path leaves the nodes and comes back."""
@@ -288,6 +296,11 @@ class _Partition:
             group = _Group([node], kind, order=len(self.groups))
             self.groups.append(group)
             self.group_of[node.name] = group
+            for other in self._producer_groups(node) if self.fuse else []:
+                # The copy is written by the kernel that makes its source, where one loop can do both.
+                current = self.group_of[node.name]
+                if other is not current and not other.dead:
+                    self._merge(other, current)
 
     def _extern_reads(self, user: Node) -> bool:
         if self.role[user.name] == "extern":

@@ -14,6 +14,7 @@ from engine.codegen.naming import Namer
 from engine.codegen.prims import Prim
 from engine.codegen.program_ir import Nest, build_nest, merge_loops
 from engine.codegen.regions import Choices
+from engine.codegen.transposes import crossing, write_transpose
 from engine.codegen.writer import Lanes, Usage, Writer
 from engine.records import Device
 
@@ -50,12 +51,22 @@ def write_pointwise(
         NotFusibleError: They do not share one iteration space.
     """
     nest = order_rows(build_nest(outputs), layouts)
-    usage = _dry_run(nest, layouts, Lanes(width=1))
+    usage = usage_of(nest, layouts)
     loops, values = merge_loops(nest.rows, lambda trial: _indices(usage, trial))
     nest = nest.substitute(values, loops, ())
     del device  # One pack a thread fills any device whose memory is the limit.
     key = key or name
     tunables = _tunables(key, nest, layouts, usage)
+    across, loads = crossing(nest, layouts, usage_of(nest, layouts))
+    if across:
+        depth = Tunable(key=f"{key}.depth", direction="P", values=(8, 4, 16), meaning="warps that share a tile")
+        tiled = Tunable(key=f"{key}.tiled", direction="M", values=(True, False),
+                        meaning="a tile in shared memory between tensors of different fastest dimensions")
+        tunables = (tiled, depth, *tunables)
+        if choices.get(tiled.key, True):
+            warps = choices.get(depth.key, 8)
+            return write_transpose(name, title, nest, across, layouts=layouts, names=names, tunables=tunables,
+                                   loads=loads, depth=int(warps if warps in depth.values else 8))
     plan = _plan(tunables, choices, key)
     return _write(name, title, nest, plan, layouts, names, tunables)
 
@@ -72,8 +83,9 @@ def order_rows(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Nest:
     return nest.substitute({}, rows if plain else nest.rows, nest.inner)
 
 
-def _dry_run(nest: Nest, layouts: Mapping[str, TensorSpec], lanes: Lanes) -> Usage:
-    writer = Writer(layouts, Namer(), lanes)
+def usage_of(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Usage:
+    """What the nest loads, stores and computes."""
+    writer = Writer(layouts, Namer(), Lanes(width=1))
     writer.open(frozenset(name for name, _ in nest.rows))
     for store in nest.stores:
         writer.store(store.value, store.prim.dtype, store.index, writer.value(store.prim, store.index))

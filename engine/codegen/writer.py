@@ -110,6 +110,7 @@ class Writer:
         self.resident: Mapping[object, object] = {}  # Keys to keep in registers between passes.
         self.kept: dict[object, str] = {}  # Key to the array that holds it.
         self.kept_declarations: list[str] = []
+        self.staged: dict[tuple[str, Index], str] = {}  # Elements that lie in shared memory.
         self.item: str = ""  # Name of the item loop's variable, while one is open.
         self.item_count = 1
 
@@ -266,6 +267,9 @@ class Writer:
             return found
         pointer = self.namer.pointer(value)
         ctype = COMPUTE_TYPE[dtype]
+        if key in self.staged:
+            return self.define(key, ctype, base, storage_to_compute(self.staged[key], dtype),
+                               self.depth_of(position.variables()))
         if self._packs(position):
             element = f"{self._pack(value, dtype, position.without(self.lanes.name), base)}.at[{self.lanes.name}]"
         else:
