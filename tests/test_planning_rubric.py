@@ -196,6 +196,17 @@ def test_moves_that_were_tried_are_left_out():
     assert spa.untried([base], [("cuda", {"b.vector": 8})]) == {"M": 2, "P": 2}
 
 
+def test_many_tunables_of_one_kind_are_moved_together_first():
+    many = tuple(Tunable(key=f"linear_{n}.means", direction="M", values=("aten", "cublas"), meaning="", weight=0.1)
+                 for n in range(4))
+    moves = strategy_of(bases=[spa.Base(space="cuda", tunables=many)]).moves
+    assert moves[0]["choices"] == {f"linear_{n}.means": "cublas" for n in range(4)}
+    assert moves[0]["title"] == "every means = cublas"
+    assert moves[1]["choices"] == {"linear_0.means": "cublas"}
+    back = strategy_of(bases=[spa.Base(space="cuda", tunables=many, choices=moves[0]["choices"])]).moves
+    assert back[0]["choices"] == {}
+
+
 def test_later_moves_join_what_helped_apart():
     bases = [spa.Base(space="cuda", choices={"b.vector": 8}, tunables=TUNABLES, candidate="p"),
              spa.Base(space="cuda", choices={"b.rows": 2}, tunables=TUNABLES, candidate="q")]

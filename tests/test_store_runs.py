@@ -76,8 +76,8 @@ def test_kill_9_then_resume_repeats_and_loses_nothing(tmp_path, wait_for):
     assert after.run == before.run
     assert len(after.evaluations) == len(after.candidates) == 9
     assert not finished & set(evaluator.judged), "a finished evaluation was repeated"
-    # What ran when the kill came was not finished, so it may be judged again; nothing else.
-    assert len(evaluator.judged) == 9 - len(finished)
+    # What was judged when the kill came may be in the cache without being in the record; it is taken from there.
+    assert 9 - len(finished) - 2 <= len(evaluator.judged) <= 9 - len(finished)
     assert judged_before >= len(finished)
     assert [p.round for p in after.plans] == [1, 2, 3]
     assert store.load(before.run).evaluations == after.evaluations

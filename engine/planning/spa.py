@@ -17,6 +17,8 @@ from engine.records import Plan, Strategy
 
 Choice = int | str | bool
 MAX_STEPS = 5
+# So many tunables of one kind are moved together first.
+TOGETHER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ def _changes(base: Base, move: Mapping[str, object]) -> dict[str, Choice | None]
 
 def _of_direction(base: Base, direction: str) -> Iterator[dict[str, object]]:
     tunables = sorted((t for t in base.tunables if t.direction == direction), key=lambda t: -t.weight)
+    yield from _together(base, tunables, direction)
     lists = [list(_variants(base, tunable)) for tunable in tunables]
     # One value of every tunable before a second value of any: breadth finds the tunable that matters.
     for rank in range(max(map(len, lists), default=0)):
@@ -150,6 +153,24 @@ def _of_direction(base: Base, direction: str) -> Iterator[dict[str, object]]:
                 value, choices = variants[rank]
                 yield {"parent": base.candidate, "space": base.space, "choices": choices, "direction": direction,
                        "title": f"{tunable.key} = {value}"}
+
+
+def _together(base: Base, tunables: Sequence[Tunable], direction: str) -> Iterator[dict[str, object]]:
+    """The same choice for many operators of a model at once: one of fifty layers alone shows nothing."""
+    groups: dict[str, list[Tunable]] = {}
+    for tunable in tunables:
+        groups.setdefault(tunable.key.rpartition(".")[2], []).append(tunable)
+    for name, members in groups.items():
+        if len(members) < TOGETHER:
+            continue
+        for value in dict.fromkeys(value for tunable in members for value in tunable.values):
+            keys = [t.key for t in members if value in t.values]
+            defaults = {t.key for t in members if t.values[0] == value}
+            choices = {k: v for k, v in base.choices.items() if k not in keys}
+            choices |= {key: value for key in keys if key not in defaults}
+            if choices != dict(base.choices):
+                yield {"parent": base.candidate, "space": base.space, "choices": choices, "direction": direction,
+                       "title": f"every {name} = {value}"}
 
 
 def _variants(base: Base, tunable: Tunable) -> Iterator[tuple[Choice, dict[str, Choice]]]:
