@@ -19,7 +19,7 @@ from engine.records import Candidate, Device, Evaluation, Plan, Strategy, Worklo
 from engine.requests import request_of
 from engine.services import JobEvaluator, Services, Task
 from engine.store import Run, Store, evaluation_key
-from engine.trajectory import Event, Job, Note, Stopped, Trajectory, candidate_id
+from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, candidate_id
 
 OnEvent = Callable[[Event, Trajectory], None]
 # Within this factor of the roof nothing is left to win.
@@ -102,6 +102,9 @@ class _Loop:
         self.per_round = -(-self.budget // self.rounds)
         self.stored = True
         self.parallel = asyncio.Semaphore(min(8, os.cpu_count() or 2))
+        # A resumed run goes on counting where it stood.
+        self.spent_before = trajectory.usage
+        self.reference = ""
 
     async def work(self, *, resumed: bool) -> None:
         """From the first step to the last; the end is always recorded."""
@@ -212,14 +215,17 @@ class _Loop:
     async def search(self, task: Task, device: Device) -> str:
         """All rounds. Returns why the search stopped, in words."""
         known = self.trajectory
+        self.reference = await asyncio.to_thread(_text, task.folder / "groundtruth.py")
         if task.source is not None:
             await self.evaluate_own(task)
+        self.record_usage()
         first = max((plan.round for plan in known.plans), default=1)
         for number in range(first, self.rounds + 1):
             if reason := self.why_stop():
                 return reason
             await self.take_shares()
             situation = self.situation(task, device, number)
+            self.record_usage(situation)
             plan, strategy = await self.plan(situation)
             done = sum(c.round == number for c in known.candidates)
             count = min(self.per_round - done, self.budget - known.spent())
@@ -241,6 +247,8 @@ class _Loop:
         spent = known.usage.prompt_tokens + known.usage.completion_tokens
         if self.job.tokens is not None and spent >= self.job.tokens:
             return f"tokens: {spent} of {self.job.tokens} used"
+        if known.usage.exhausted:
+            return known.usage.exhausted
         best, workload = known.best, known.workload
         timing = known.evaluations[best.id].timing if best else None
         if timing and workload and workload.roof_us > 0 and timing.median_us <= CONVERGED * workload.roof_us:
@@ -252,7 +260,7 @@ class _Loop:
         assert self.trajectory.workload is not None
         return Situation(contract=task.contract, reduced=task.reduced, device=device, workload=self.trajectory.workload,
                          catalog=self.catalog, trajectory=self.trajectory, round=number, locked=self.job.space,
-                         parents=self.job.parents)
+                         parents=self.job.parents, reference=self.reference, fixed_space=self.job.fixed_space)
 
     async def plan(self, situation: Situation) -> tuple[Plan, Strategy]:
         """The round's plan and strategy; those of a resumed round are kept."""
@@ -284,6 +292,7 @@ class _Loop:
                             jobs.append(asyncio.ensure_future(self.evaluate(situation, candidate)))
                     for job in jobs:
                         await job
+                    self.record_usage()
         finally:
             left = [job for job in jobs if not job.done()]
             for job in left:
@@ -377,7 +386,18 @@ class _Loop:
         if evaluation.counters is None:
             self.record("evaluation", await self.evaluator.profiled(task.contract, best, evaluation))
 
-    def record_usage(self) -> None:
-        """Record what the agent spent, when it changed."""
-        if self.agent.usage != self.trajectory.usage:
-            self.record("usage", self.agent.usage)
+    def record_usage(self, situation: Situation | None = None) -> None:
+        """Record what the agent spent, when it changed, and what it has to say."""
+        usage = added(self.spent_before, self.agent.usage)
+        if usage != self.trajectory.usage:
+            self.record("usage", usage)
+        for text in self.agent.take_notes(situation):
+            self.record("note", Note(text=text))
+
+
+def _text(path: Path) -> str:
+    """A file's text; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contracts.contract import Contract, Precision, Space
@@ -16,6 +16,41 @@ from engine.records import Baseline, Candidate, Device, Evaluation, Plan, Strate
 
 # Below this gain a result counts as noise, not as progress.
 PROGRESS = 1.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """Which language model works, where, and within what limits. Holds no key, only where the key is.
+
+    Attributes:
+        name: The model's name; empty takes `HIERA_MODEL`.
+        base_url: The endpoint; empty takes `OPENAI_BASE_URL`, else OpenAI's own.
+        key_variable: Environment variable that holds the key; empty takes the provider's usual one.
+        answer_tokens: Most tokens of one answer.
+        prompt_tokens: Most tokens of one prompt; longer ones are shortened in a stated order.
+        temperature: Sampling temperature, where the model takes one (paper: 0.3).
+        call_s: Seconds one answer may take, over all tries.
+        dollars: Most money the job may cost; needs a price. None for no limit.
+        prices: TOML file with prices; empty for none.
+        prompts: Folder with prompts that replace ours by name; empty for none.
+        seeds: The built-in expert's candidates compete with the model's.
+        planning: False asks for candidates without SSDA and SPA (the paper's ablation).
+        contract: False tells the model only the reference, not the contract (the paper's ablation).
+    """
+
+    name: str = ""
+    base_url: str = ""
+    key_variable: str = ""
+    answer_tokens: int = 8192
+    prompt_tokens: int = 24000
+    temperature: float = 0.3
+    call_s: float = 300.0
+    dollars: float | None = None
+    prices: str = ""
+    prompts: str = ""
+    seeds: bool = True
+    planning: bool = True
+    contract: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +75,8 @@ class Job:
         planning: Further folders of planning data.
         parents: How many of the strongest candidates are kept as parents.
         inputs: File or command that gives example inputs, or empty.
+        fixed_space: Stay in `space` and plan no narrower one.
+        llm: The language model, for `agent` llm.
     """
 
     file: str
@@ -59,15 +96,33 @@ class Job:
     planning: tuple[str, ...] = ()
     parents: int = 2
     inputs: str = ""
+    fixed_space: bool = False
+    llm: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a language model cost so far."""
+    """What a language model cost so far.
+
+    Attributes:
+        requests: Requests sent, failed ones included.
+        prompt_tokens: Tokens read by the model.
+        completion_tokens: Tokens written by the model.
+        cached_answers: Questions answered from our own cache, which cost nothing.
+        estimated: True where the endpoint did not report its counts and some are ours.
+        dollars: Cost by the price table; None where no price is known.
+        model: The model's name and endpoint; empty where none is used.
+        exhausted: Which limit is reached, in words; empty while none is.
+    """
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_answers: int = 0
+    estimated: bool = False
+    dollars: float | None = None
+    model: str = ""
+    exhausted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +272,16 @@ class Trajectory:
     def spent(self) -> int:
         """Candidates that count against the budget: those we made, not the user's own kernel."""
         return sum(c.round > 0 for c in self.candidates)
+
+
+def added(before: Usage, since: Usage) -> Usage:
+    """Two spendings as one; what is said in words is that of the later one."""
+    costs = [part.dollars for part in (before, since) if part.dollars is not None]
+    return replace(
+        since, requests=before.requests + since.requests, prompt_tokens=before.prompt_tokens + since.prompt_tokens,
+        completion_tokens=before.completion_tokens + since.completion_tokens,
+        cached_answers=before.cached_answers + since.cached_answers, estimated=before.estimated or since.estimated,
+        dollars=sum(costs) if costs else None, model=since.model or before.model)
 
 
 def candidate_id(contract_id: str, source: str) -> str:

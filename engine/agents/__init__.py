@@ -30,6 +30,8 @@ class Situation:
         round: The round being planned, counted from 1.
         locked: The widest space the user allows, or None.
         parents: How many of the strongest candidates to build on.
+        reference: Text of groundtruth.py, or empty.
+        fixed_space: `locked` is the only space, not the widest.
     """
 
     contract: Contract
@@ -41,6 +43,15 @@ class Situation:
     round: int
     locked: str | None = None
     parents: int = 2
+    reference: str = ""
+    fixed_space: bool = False
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """The spaces that may be chosen, widest first."""
+        if self.locked is None:
+            return tuple(sorted(self.catalog.spaces, key=lambda name: -len(self.catalog.allowed(name))))
+        return (self.locked,) if self.fixed_space else self.catalog.allowed(self.locked)
 
 
 class Agent(Protocol):
@@ -59,6 +70,10 @@ class Agent(Protocol):
     @property
     def usage(self) -> Usage:
         """What was spent since the agent was made; zeros where nothing is counted."""
+        ...
+
+    def take_notes(self, situation: Situation | None = None) -> tuple[str, ...]:
+        """Sentences for the user that came up since it was last asked; asked once before the first plan too."""
         ...
 
     async def decide_space_and_scores(self, situation: Situation) -> Plan:

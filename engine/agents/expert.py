@@ -43,6 +43,10 @@ class ExpertAgent:
         """Nothing is spent."""
         return Usage()
 
+    def take_notes(self, situation: Situation | None = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing comes up beside what plans say."""
+        return ()
+
     async def decide_space_and_scores(self, situation: Situation) -> Plan:
         """Score spaces, then directions, by the rubric."""
         return await asyncio.to_thread(self._decide, situation)
@@ -69,8 +73,7 @@ class ExpertAgent:
         self, situation: Situation, candidate: Candidate, evaluation: Evaluation  # noqa: ARG002
     ) -> Candidate | None:
         """While nothing is accepted, the safest recipe: the operators one by one, without own kernels."""
-        allowed = situation.catalog.allowed(situation.locked) if situation.locked else situation.catalog.spaces
-        if situation.trajectory.best is not None or SAFEST.space not in allowed:
+        if situation.trajectory.best is not None or SAFEST.space not in situation.spaces:
             return None
         made = {_code(c.source) for c in situation.trajectory.candidates}
         idea = {"parent": "", "space": SAFEST.space, "choices": SAFEST.choices, "direction": "",
@@ -217,8 +220,9 @@ class ExpertAgent:
         return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
 
     def _space_scores(self, situation: Situation) -> dict[str, Score]:
-        results = {name: self._space_facts(situation, name) for name in situation.catalog.spaces}
-        return ssda.score_spaces(situation.catalog, _facts(situation), results, locked=situation.locked)
+        results = {name: self._space_facts(situation, name) for name in situation.spaces}
+        scores = ssda.score_spaces(situation.catalog, _facts(situation), results, locked=situation.locked)
+        return {name: score for name, score in scores.items() if name in results}
 
     def _space_facts(self, situation: Situation, space: str) -> dict[str, Fact]:
         trajectory = situation.trajectory

@@ -30,6 +30,10 @@ class GivenAgent:
         """Nothing is spent."""
         return Usage()
 
+    def take_notes(self, situation: Situation | None = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing comes up beside what plans say."""
+        return ()
+
     async def decide_space_and_scores(self, situation: Situation) -> Plan:
         """The space of the given source; directions do not matter."""
         scores = {code: Score(value=0.0, reason="nothing is changed") for code in situation.catalog.directions}

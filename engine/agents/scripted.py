@@ -61,6 +61,10 @@ class ScriptedAgent:
         """Nothing is spent."""
         return Usage()
 
+    def take_notes(self, situation: Situation | None = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Nothing comes up beside what plans say."""
+        return ()
+
     async def decide_space_and_scores(self, situation: Situation) -> Plan:
         """The script's plan."""
         return self._at(situation)[0]
