@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tests.codegen_harness import H200, export_graph
 
 from contracts.contract import Argument, Contract, Variant
 from contracts.cuda_adaptor import host_signature, returns_of
@@ -21,6 +20,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.emulate import build_emulated
 from engine.records import Build
 from engine.toolchain import find_toolchain
+from tests.codegen_harness import H200, export_graph
 
 torch.set_num_threads(1)
 

@@ -5,8 +5,9 @@ import shutil
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from tests.program_harness import Lab
 from torch import nn
+
+from tests.program_harness import Lab
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(600),

@@ -3,13 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from tests.codegen_harness import H200, export_graph
-from tests.program_harness import contract_of, program_of, two_sizes
 from torch import nn
 
 from engine.codegen import CannotWrite, Recipe, convolution, matmul, write
 from engine.codegen.cpp import Names, number
 from engine.codegen.simplify import simplify
+from tests.codegen_harness import H200, export_graph
+from tests.program_harness import contract_of, program_of, two_sizes
 
 AS_CALLS = {"fusion": "none"}
 

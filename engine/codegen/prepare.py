@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Set as AbstractSet
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
@@ -21,7 +22,7 @@ def fuses(recipe: Recipe) -> bool:
     return recipe.space != "cuda_libs_torch" or recipe.choices.get("fusion", "all") != "none"
 
 
-def prepare(graph: Graph, recipe: Recipe, device: Device) -> Graph:
+def prepare(graph: Graph, recipe: Recipe, device: Device, left_to_calls: AbstractSet[str] = frozenset()) -> Graph:
     """The graph that regions are planned on and calls are written from."""
     if recipe.space != "cuda_libs_torch":
         graph = decompose(graph)
@@ -32,7 +33,7 @@ def prepare(graph: Graph, recipe: Recipe, device: Device) -> Graph:
         return graph
     if recipe.choices.get("bias", "fused") == "library":
         return graph
-    return _split_worthwhile(graph, recipe, device)
+    return _split_worthwhile(graph, recipe, device, left_to_calls)
 
 
 def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
@@ -53,26 +54,23 @@ def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
     return found
 
 
-def _split_worthwhile(graph: Graph, recipe: Recipe, device: Device) -> Graph:
+def _split_worthwhile(graph: Graph, recipe: Recipe, device: Device, left_to_calls: AbstractSet[str]) -> Graph:
     """Take biases out of library calls where a fused kernel reads the result anyway (or cuBLAS could not add them)."""
-    wanted = {node.name for node in graph.nodes if _bias_name(node, graph) is not None}
+    wanted = {node.name: node.base for node in graph.nodes if _bias_name(node, graph) is not None}
     if not wanted:
         return graph
-    split = split_biases(graph, wanted)
-    regions = plan_regions(split, choices=recipe.choices, device=device)
-    worthwhile = set()
-    for name in wanted:
-        node = next(node for node in graph.nodes if node.name == name)
-        if recipe.space == "cuda_libs" and node.base == "linear":
-            worthwhile.add(name)
-            continue
-        adder = f"{name}_bias"
-        for region in regions:
-            names = [n.name for n in region.nodes]
-            others = [n for n in names if n not in (adder, f"{name}_bias_view")]
-            if adder in names and others:
-                worthwhile.add(name)
-    return split_biases(graph, worthwhile) if worthwhile != wanted else split
+    split = split_biases(graph, set(wanted))
+    regions = plan_regions(
+        split, choices=recipe.choices, device=device, fusible=lambda node: node.name not in left_to_calls
+    )
+    worthwhile = {name for name, base in wanted.items() if recipe.space == "cuda_libs" and base == "linear"}
+    for region in regions:
+        names = {node.name for node in region.nodes}
+        added = {name.removesuffix("_bias") for name in names if name.endswith("_bias")} & wanted.keys()
+        own = {f"{name}{end}" for name in added for end in ("_bias", "_bias_view")}
+        if names - own:
+            worthwhile |= added
+    return split_biases(graph, worthwhile) if worthwhile != wanted.keys() else split
 
 
 def split_biases(graph: Graph, names: set[str]) -> Graph:

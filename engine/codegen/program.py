@@ -101,6 +101,10 @@ def _includes(body: str) -> str:
 
 
 def _entry(contract: Contract, parts: list[VariantText]) -> str:
+    return "\n".join(piece for line in _entry_lines(contract, parts) for piece in text.wrapped(line))
+
+
+def _entry_lines(contract: Contract, parts: list[VariantText]) -> list[str]:
     tensors = contract.tensor_arguments
     lines = [f"{declaration(contract)} {{"]
     first = tensors[0].name if tensors else None
@@ -118,7 +122,7 @@ def _entry(contract: Contract, parts: list[VariantText]) -> str:
     function = f"{contract.name}_variant"
     if len(parts) == 1:
         lines += _checks(contract, contract.variants[0], "  ")
-        return "\n".join([*lines, f"  return {function}({call});", "}", ""])
+        return [*lines, f"  return {function}({call});", "}", ""]
     for variant, namespace in zip(contract.variants, _namespaces(contract), strict=True):
         condition = " && ".join(
             f"{a.name}.sizes() == {cpp.int_list(variant.tensors[a.name].shape)}"
@@ -130,7 +134,7 @@ def _entry(contract: Contract, parts: list[VariantText]) -> str:
         ", ".join(str(variant.tensors[a.name]) for a in tensors if a.role == "input") for variant in contract.variants
     )
     lines.append(f'  TORCH_CHECK(false, {cpp.text("these shapes are not among those served: " + shapes)});')
-    return "\n".join([*lines, "}", ""])
+    return [*lines, "}", ""]
 
 
 def _checks(contract: Contract, variant: Variant, indent: str) -> list[str]:

@@ -197,6 +197,34 @@ def comment(paragraphs: Sequence[str], width: int = 110) -> str:
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
 
+def wrapped(line: str, width: int = 118) -> list[str]:
+    """A long statement over several lines, broken after commas outside of literals."""
+    if len(line) <= width or "//" in line:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    rest, lines, step = line, [], " " * (indent + 4)
+    while len(rest) > width:
+        cut = _last_break(rest, width)
+        if cut <= len(step):
+            break
+        lines.append(rest[:cut])
+        rest = step + rest[cut:].lstrip()
+    return [*lines, rest]
+
+
+def _last_break(line: str, width: int) -> int:
+    """Position after the last comma before `width` outside of literals and braces, 0 if there is none."""
+    inside, depth, found = False, 0, 0
+    for position, character in enumerate(line[:width]):
+        if character == '"' and line[position - 1] != "\\":
+            inside = not inside
+        elif not inside:
+            depth += {"{": 1, "}": -1}.get(character, 0)
+            if character == "," and depth == 0:
+                found = position + 1
+    return found
+
+
 def header(contract: Contract, recipe: Recipe, notes: Sequence[str]) -> str:
     """The comment on top: what the file computes, under which permissions, and what was chosen."""
     arguments = contract.arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -37,11 +38,13 @@ def find_counters(graph: Graph) -> Counters:
     """Mutations of the form `n = n + step` whose new value nothing else reads."""
     found = Counters()
     outputs = {value.name for value in graph.outputs if isinstance(value, Ref)}
+    uses = Counter(name for node in graph.nodes for name in set(node.refs()))
+    producers = {name: node for node in graph.nodes for name in node.outputs}
     for argument, value in graph.mutations.items():
-        node = graph.producer(value)
-        if node is None or value in outputs or argument in outputs or graph.users(value):
+        node = producers.get(value)
+        if node is None or value in outputs or argument in outputs or uses[value] or uses[argument] != 1:
             continue
-        if not _adds_constant(node, argument) or len(graph.users(argument)) != 1:
+        if not _adds_constant(node, argument):
             continue
         spec = graph.values[argument]
         if spec.dtype == "int64" and spec.numel == 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ from contracts.contract import Contract, Variant
 from contracts.cuda_adaptor import returns_of
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.codegen import Recipe, Tunable, cpp
+from engine.codegen import CannotWrite, Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
@@ -18,6 +19,7 @@ from engine.codegen.prepare import fuses, prepare, program_tunables
 from engine.codegen.prims import NotFusibleError
 from engine.codegen.regions import Region, extern_nodes, plan_regions
 from engine.codegen.simplify import simplify
+from engine.codegen.text import wrapped
 from engine.codegen.updates import find_counters, update_lines
 from engine.records import Device
 
@@ -59,37 +61,24 @@ def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: 
         CannotWrite: The recipe's space cannot express an operator.
     """
     assert variant.graph is not None
-    graph = prepare(simplify(variant.graph), recipe, device)
+    simple = simplify(variant.graph)
     left: set[str] = set()
-    notes: list[str] = []
     while True:
-        try:
-            result = _VariantWriter(contract, variant, graph, recipe, device, frozenset(left)).write()
-        except _RegionError as error:
-            if error.nodes <= left:
-                raise
-            left |= error.nodes
-            notes.append(f"{error.region} is left to library calls: {error.__cause__}")
-        else:
-            result.notes += notes
+        writer = _VariantWriter(contract, variant, prepare(simple, recipe, device, left), recipe, device, left)
+        result = writer.write()
+        if not writer.failed:
             return result
-
-
-class _RegionError(Exception):
-    """A region that could not be written after all."""
-
-    def __init__(self, region: Region) -> None:
-        super().__init__(region.name)
-        self.region = region.name
-        self.nodes = frozenset(node.name for node in region.nodes if node.base not in PLAIN)
+        # What could not be written as a region becomes calls; the rest is planned again around it.
+        left = left | writer.failed
 
 
 class _VariantWriter:
     def __init__(
         self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device,
-        left_to_calls: frozenset[str],
+        left_to_calls: set[str],
     ) -> None:
         self.left_to_calls = left_to_calls
+        self.failed: set[str] = set()
         self.contract, self.variant = contract, variant
         self.counters = find_counters(graph)
         self.graph = graph = self.counters.removed_from(graph)
@@ -136,6 +125,7 @@ class _VariantWriter:
             f"static {result_type} {self.contract.name}_variant({parameters}) {{",
             *(f"  {line}" if line else "" for line in [*stream, *self.lines]), "}", "",
         ]
+        function = [piece for line in function for piece in wrapped(line)]
         self.result.text = "\n".join([*self.device_code, "\n".join(function)])
         return self.result
 
@@ -193,8 +183,9 @@ class _VariantWriter:
         names = {name: self.names(name) for name in layouts}
         try:
             code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
-        except NotFusibleError as error:
-            raise _RegionError(region) from error
+        except NotFusibleError:
+            self.failed |= _culprits(region, self.left_to_calls)
+            return
         for temporary in code.temporaries:
             spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
             self.lines.append(f"at::Tensor {temporary.name} = {allocation(spec, self._options())};")
@@ -263,6 +254,7 @@ class _VariantWriter:
 
     def _update_statistics_in_place(self) -> None:
         """Let batch norm write the argument's running statistics, where nothing else reads either version."""
+        uses = Counter(name for node in self.graph.nodes for name in set(node.refs()))
         for node in self.graph.nodes:
             if node.base != "_native_batch_norm_legit_functional" or set(node.outputs) & self.made_by_kernels:
                 continue
@@ -271,7 +263,7 @@ class _VariantWriter:
                 if not isinstance(old, Ref) or updated is None or self.graph.mutations.get(old.name) != updated:
                     continue
                 is_output = any(isinstance(v, Ref) and v.name in (updated, old.name) for v in self.graph.outputs)
-                if not is_output and len(self.graph.users(old.name)) == 1 and not self.graph.users(updated):
+                if not is_output and uses[old.name] == 1 and not uses[updated]:
                     self.names.reserve(updated, self.names(old.name))
 
     # Memory
@@ -319,3 +311,14 @@ class _VariantWriter:
         done = [name for name in done if name not in arguments]
         if done:
             self.lines.append(f"release({', '.join(done)});")
+
+
+def _culprits(region: Region, known: set[str]) -> set[str]:
+    """The nodes of a region that cannot be written: its norms and reductions, or, failing that, all of it."""
+    nodes = {node.name for node in region.nodes if node.base not in PLAIN}
+    folding = {node.name for node in region.nodes if "norm" in node.base or "softmax" in node.base}
+    if folding - known:
+        return folding - known
+    if not nodes - known:
+        raise CannotWrite(f"{region.name} can neither be written as kernels nor as calls")
+    return nodes - known
