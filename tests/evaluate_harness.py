@@ -12,6 +12,7 @@ from contracts.tensors import TensorSpec
 from engine.evaluate.build import Builder
 from engine.evaluate.emulate import build_emulated
 from engine.evaluate.local import LocalEvaluator, Settings
+from engine.evaluate.measure import Effort
 from engine.evaluate.verify import Limits
 from engine.records import Build, Candidate, Device, Evaluation
 from engine.toolchain import find_toolchain
@@ -109,10 +110,10 @@ class Bench:
         assert isinstance(build, Build), build
         return cls(evaluator, contract, build)
 
-    async def judge(self, entry: str) -> Evaluation:
+    async def judge(self, entry: str, effort: Effort | None = None) -> Evaluation:
         self.evaluator.session.contract = replace(self.contract, entry=entry)
         candidate = Candidate(id=entry, source="", space="cuda_libs_torch")
-        return await self.evaluator._judged(self.contract, candidate, self.build, None)
+        return await self.evaluator._judged(self.contract, candidate, self.build, effort)
 
 
 def failed(evaluation: Evaluation) -> set[str]:

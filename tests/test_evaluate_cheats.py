@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from engine.evaluate.measure import Effort
 from tests.evaluate_harness import DATA, Bench, failed, norm_contract, softmax_contract
 
+SHORT = Effort(budget_s=0.5, blocks=6, audits=6)
 SOFTMAX = {
     "honest": None, "honest_aten": None, "honest_caches_scratch": None,
     "zeros": "numeric", "constant": "numeric", "half_precision": "numeric", "biased": "numeric",
@@ -67,6 +69,22 @@ def test_softmax(loop, softmax, entry, expected):
 @pytest.mark.parametrize(("entry", "expected"), NORM.items(), ids=str)
 def test_batch_norm_in_training(loop, norm, entry, expected):
     check(loop, norm, entry, expected)
+
+
+def test_timing_runs_from_end_to_end(loop, softmax):
+    evaluation = loop.run(softmax.judge("honest_aten", SHORT))
+    assert evaluation.failure is None, evaluation.failure
+    assert evaluation.stage == "timed"
+    assert evaluation.timing.ci95[0] <= evaluation.timing.speedup <= evaluation.timing.ci95[1]
+    names = {c.name: c.status for c in evaluation.verification.checks}
+    assert {names[n] for n in ("timed calls audited", "wall clock", "plausible time")} == {"pass"}
+
+
+def test_results_of_timed_calls_are_audited(loop, softmax):
+    evaluation = loop.run(softmax.judge("idles_in_timing", SHORT))
+    assert failed(evaluation) == {"timed calls audited"}
+    assert evaluation.timing is None
+    assert "timed calls audited" in evaluation.failure.reason
 
 
 def test_sandbox_left_nothing_behind(softmax):

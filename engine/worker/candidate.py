@@ -15,6 +15,7 @@ from _hiera_worker import blocks, judge_reference, lockdown, slabs
 from _hiera_worker.wire import Refusal
 
 MAX_HELD_BYTES = 8 << 30
+MAX_LATE_BYTES = 4 << 30
 
 
 class _Held:
@@ -96,7 +97,9 @@ def call(request):
         os.environ["HIERA_EMU_ORDER"] = "reversed" if request["reversed"] else "forward"
     arguments = _arguments(request["arguments"])
     shared = arguments
-    if request.get("late"):
+    _State.last = None  # Two results of a large call may be more than the device holds.
+    size = sum(a.numel() * a.element_size() for a in arguments if isinstance(a, torch.Tensor))
+    if request.get("late") and size <= MAX_LATE_BYTES:
         arguments = _late(arguments)
     torch.manual_seed(request["seed"])
     if request.get("poison", True):
@@ -215,8 +218,12 @@ def _poison_pool(outputs):
     for spec in outputs:
         size = slabs.extent_bytes(spec["shape"], spec["stride"], slabs.item_bytes(slabs.DTYPES[spec["dtype"]]))
         for _ in range(2 if size <= 1 << 28 else 1):
-            block_ = torch.empty((size + 3) // 4, dtype=torch.int32, device=_State.device)
-            made.append(block_.fill_(slabs.POISON_WORD))
+            try:
+                filled = torch.empty((size + 3) // 4, dtype=torch.int32, device=_State.device)
+            except torch.OutOfMemoryError:
+                break  # The candidate may still fit: poisoning must not be what fails it.
+            made.append(filled.fill_(slabs.POISON_WORD))
+            del filled
     del made
 
 

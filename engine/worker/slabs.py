@@ -38,6 +38,7 @@ class Slab:
             return cls(_file(path, size), "shared memory", path=path)
         from _hiera_worker import cudart
 
+        size = _round_up(size, 1 << 21)  # IPC maps pages of 2 MiB: nothing else of ours may lie in them.
         address = cudart.malloc(size)
         data = device_bytes(address, size, device)
         if not host_copies:
