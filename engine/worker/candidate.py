@@ -217,7 +217,7 @@ def _poison_pool(outputs):
     made = []
     for spec in outputs:
         size = slabs.extent_bytes(spec["shape"], spec["stride"], slabs.item_bytes(slabs.DTYPES[spec["dtype"]]))
-        for _ in range(2 if size <= 1 << 28 else 1):
+        for _ in range(4 if size <= 1 << 26 else 2 if size <= 1 << 28 else 1):
             try:
                 filled = torch.empty((size + 3) // 4, dtype=torch.int32, device=_State.device)
             except torch.OutOfMemoryError:
