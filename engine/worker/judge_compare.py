@@ -14,6 +14,9 @@ UNIT = {torch.float64: 2.0 ** -53, torch.float32: 2.0 ** -24, torch.float16: 2.0
 # How many times the strict reference's own error a candidate may have. Zero-mean inputs separate honest
 # (<= 43) from downgraded (>= 776) arithmetic; on one-sided inputs the two overlap, so the factor is looser
 # there and the zero-mean families decide.
+# Winograd convolutions are honest and reach 15 (rms) and 49 (largest element) of a direct one's error, so
+# the largest element may have twice the factor of the rms.
+MAX_FACTOR = 2.0
 LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0}
 HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -183,13 +186,14 @@ def judge_output(values, expected, zero_mean):
     def within(rms_bound, max_bound):
         return found.rms <= rms_bound and found.largest <= max_bound
 
-    strict = not why and within(factor * base_rms, factor * base_max)
+    peak = MAX_FACTOR * factor
+    strict = not why and within(factor * base_rms, peak * base_max)
     match = not why and within(max(factor * base_rms, 2 * expected.configured.rms),
-                               max(factor * base_max, 2 * expected.configured.largest))
+                               max(peak * base_max, 2 * expected.configured.largest))
     if not why and not match:
         why.append(
             f"error {found.rms:.3g} (largest {found.largest:.3g}) is {_ratio(found.rms, base_rms):.3g} "
-            f"({_ratio(found.largest, base_max):.3g}) times the fp32 reference's own; at most {factor:g} is allowed")
+            f"({_ratio(found.largest, base_max):.3g}) times the fp32 reference's own; at most {factor:g} ({peak:g}) is allowed")
     trivial = expected.spread > 0 and found.rms > TRIVIAL_SHARE * expected.spread
     close = not found.extra_nan and found.not_close == 0
     swallowed = expected.nan is not None and found.missing_nan > 0 and found.found_nan == 0
