@@ -193,7 +193,8 @@ def judge_output(values, expected, zero_mean):
     if not why and not match:
         why.append(
             f"error {found.rms:.3g} (largest {found.largest:.3g}) is {_ratio(found.rms, base_rms):.3g} "
-            f"({_ratio(found.largest, base_max):.3g}) times the fp32 reference's own; at most {factor:g} ({peak:g}) is allowed")
+            f"({_ratio(found.largest, base_max):.3g}) times the fp32 reference's own; at most "
+            f"{factor:g} ({peak:g}) is allowed")
     trivial = expected.spread > 0 and found.rms > TRIVIAL_SHARE * expected.spread
     close = not found.extra_nan and found.not_close == 0
     swallowed = expected.nan is not None and found.missing_nan > 0 and found.found_nan == 0
