@@ -126,7 +126,9 @@ def _contiguous(
     sharing = _pick(sharing_choice, choices)
     items = -(-packs // sharing)
     fits = items * width * words <= MOST_RESIDENT
-    splits = _splits(rows, length, sm_count) if not fits or not several else 1
+    # A row that fits in registers is still better split when nearly all of the device would idle.
+    idle = rows * 8 < sm_count
+    splits = _splits(rows, length, sm_count) if not fits or not several or idle else 1
     if sharing <= 32:
         rows_default = max(1, min(256 // sharing, power_of_two(rows / sm_count)))
         rows_choice = Tunable(key=f"{key}.rows_per_block", direction="P", values=_ordered(
@@ -138,7 +140,7 @@ def _contiguous(
     else:
         rows_choice, per_block, mapping = None, 1, "block"
     tunables = [width_choice, sharing_choice, *([rows_choice] if rows_choice else [])]
-    resident = fits and several
+    resident = fits and several and splits == 1
     unroll = 1
     if not resident:
         unroll_choice = Tunable(key=f"{key}.unroll", direction="R", values=(4, 1, 2, 8),
