@@ -56,6 +56,8 @@ class Slab:
     def open(cls, described, device):
         """Map another process's slab."""
         transport, size = described["transport"], described["size"]
+        if described["path"] and not os.path.exists(described["path"]):
+            raise RuntimeError("the shared memory is gone: " + described["path"])
         if transport == "shared memory":
             return cls(_file(described["path"], size), transport, path=described["path"])
         from _hiera_worker import cudart
