@@ -7,6 +7,7 @@ unknown base and a `forward`. Importing the file (the probe) decides.
 from __future__ import annotations
 
 import ast
+import gc
 import hashlib
 import re
 from collections.abc import Iterator
@@ -44,9 +45,25 @@ class PythonSite:
 
 def find_sites(text: str) -> tuple[PythonSite, ...]:
     """All sites, in the order of the text. Blocks with syntax errors are skipped."""
-    tree = _parse(text)
+    return read_sites(text)[0]
+
+
+def read_sites(text: str) -> tuple[tuple[PythonSite, ...], SyntaxError | None]:
+    """All sites as `find_sites` gives them, and the first syntax error of the text, if it has one."""
+    was_on = gc.isenabled()
+    # A large tree is thousands of small objects, none of them garbage: the collector would only count them.
+    gc.disable()
+    try:
+        return _read(text)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read(text: str) -> tuple[tuple[PythonSite, ...], SyntaxError | None]:
+    tree, error = _parse(text.removeprefix("\ufeff"))
     if tree is None:
-        return ()
+        return (), error
     lines = re.split(r"\r\n|\r|\n", text)  # As ast counts lines; splitlines() also splits at form feeds.
     aliases = _aliases(tree)
     classes = dict(_module_classes(tree, aliases))
@@ -58,7 +75,7 @@ def find_sites(text: str) -> tuple[PythonSite, ...]:
     meant = _meant(tree, classes, functions)
     sites = [_site("module", name, node, lines, name in meant or _own_inputs(node)) for name, node in classes.items()]
     sites += [_site("function", name, node, lines, name in meant) for name, node in functions.items()]
-    return tuple(sorted(sites, key=lambda site: (site.span.start_line, site.span.start_column)))
+    return tuple(sorted(sites, key=lambda site: (site.span.start_line, site.span.start_column))), error
 
 
 def default_site(sites: tuple[PythonSite, ...]) -> PythonSite | None:
@@ -79,12 +96,14 @@ def default_site(sites: tuple[PythonSite, ...]) -> PythonSite | None:
     return None
 
 
-def _parse(text: str) -> ast.Module | None:
-    """The syntax tree, with top-level blocks that hold a syntax error blanked out."""
+def _parse(text: str) -> tuple[ast.Module | None, SyntaxError | None]:
+    """The syntax tree, with top-level blocks that hold a syntax error blanked out, and the first error."""
+    first: SyntaxError | None = None
     for _ in range(MAX_REPAIRS):
         try:
-            return ast.parse(text)
+            return ast.parse(text), first
         except SyntaxError as error:
+            first = first or error
             lines = text.split("\n")
             bad = min((error.lineno or 1) - 1, len(lines) - 1)
             start, end = bad, bad + 1
@@ -93,12 +112,12 @@ def _parse(text: str) -> ast.Module | None:
             while end < len(lines) and not _opens_block(lines[end]):
                 end += 1
             if not any(line.strip() for line in lines[start:end]):
-                return None
+                return None, first
             lines[start:end] = [""] * (end - start)
             text = "\n".join(lines)
-        except (ValueError, RecursionError, MemoryError):
-            return None
-    return None
+        except (ValueError, RecursionError, MemoryError) as error:
+            return None, first or SyntaxError(str(error) or type(error).__name__)
+    return None, first
 
 
 def _opens_block(line: str) -> bool:
