@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from engine.example_inputs import parse_script
 from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
 from engine.planning.own_kernel import launches_of
+from engine.presets import limits
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
 from engine.services import JobEvaluator, Task
 from engine.store import cache_root
@@ -36,11 +38,29 @@ def make_agent(job: Job) -> Agent:
     """The agent that the job names.
 
     Raises:
-        ConfigError: There is none of this name.
+        ConfigError: There is none of this name, or no model can be reached with these settings.
     """
     if job.agent == "expert":
         return ExpertAgent()
-    raise ConfigError(f"there is no agent {job.agent!r}", hint="use expert")
+    if job.agent == "llm":
+        return _llm_agent(job)
+    raise ConfigError(f"there is no agent {job.agent!r}", hint="use expert or llm")
+
+
+def _llm_agent(job: Job) -> Agent:
+    # Imported here: the SDK takes a second that jobs without a model need not wait.
+    from engine.agents.llm import LlmAgent
+    from engine.llm.budget import Budget, read_price
+    from engine.llm.client import Client
+    from engine.llm.endpoint import resolve
+
+    options = job.llm
+    endpoint = resolve(options, os.environ)
+    budget = Budget(tokens=job.tokens, dollars=options.dollars, price=read_price(options.prices, endpoint.model),
+                    model=str(endpoint))
+    rounds, candidates = limits(job)
+    return LlmAgent(Client(endpoint, budget=budget, call_s=options.call_s), options, rounds=rounds, budget=candidates,
+                    seconds=job.seconds)
 
 
 class LocalServices:

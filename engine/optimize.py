@@ -78,6 +78,8 @@ async def optimize(
         await loop.work(resumed=resume is not None)
     finally:
         run.close()
+        if (aclose := getattr(loop.agent, "aclose", None)) is not None:
+            await aclose()
     if request is not None and trajectory.best is not None and trajectory.stopped and trajectory.stopped.complete:
         store.remember_run(request, run.id)
     return trajectory
@@ -232,7 +234,7 @@ class _Loop:
             pending = [c for c in known.candidates if c.round == number and c.id not in known.evaluations]
             made = await self.round(situation, plan, strategy, pending, max(count, 0))
             if made + done == 0:
-                return "no direction left: every idea was tried"
+                return self.why_stop() or "no direction left: every idea was tried"
             await self.profile_best(task)
         return self.why_stop() or f"all {self.rounds} rounds done"
 

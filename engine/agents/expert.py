@@ -81,7 +81,7 @@ class ExpertAgent:
         return await asyncio.to_thread(self._next, situation, iter([idea]), made)
 
     def _decide(self, situation: Situation) -> Plan:
-        facts = _facts(situation)
+        facts = situation_facts(situation)
         spaces = self._space_scores(situation)
         writable = {name: score for name, score in spaces.items() if self._bases(situation, name)}
         if not writable:
@@ -92,14 +92,15 @@ class ExpertAgent:
         learnt = lessons(situation.trajectory.candidates, situation.trajectory.evaluations, situation.workload,
                          situation.contract.precision)
         plan = ssda.decide(situation.catalog, facts, round=situation.round, spaces=writable,
-                           bottleneck=_bottleneck(situation), learnt=learnt, moves=moves)
+                           bottleneck=situation_bottleneck(situation), learnt=learnt, moves=moves)
         refused = "".join(f"; {name} cannot: {self._write(situation, name, {})}"
                           for name in spaces if name not in writable)
         return replace(plan, space_reason=plan.space_reason + refused)
 
     def _strategy(self, situation: Situation, plan: Plan, count: int) -> Strategy:
-        return spa.plan_strategy(situation.catalog, plan, _facts(situation), bottleneck=_bottleneck(situation),
-                                 bases=self._bases(situation, plan.space), tried=_tried(situation),
+        return spa.plan_strategy(situation.catalog, plan, situation_facts(situation),
+                                 bottleneck=situation_bottleneck(situation), bases=self._bases(situation, plan.space),
+                                 tried=_tried(situation),
                                  # Some moves give a text made before, so ask for more than are needed.
                                  wanted=4 * count)
 
@@ -220,11 +221,12 @@ class ExpertAgent:
         return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
 
     def _space_scores(self, situation: Situation) -> dict[str, Score]:
-        results = {name: self._space_facts(situation, name) for name in situation.spaces}
-        scores = ssda.score_spaces(situation.catalog, _facts(situation), results, locked=situation.locked)
+        results = {name: self.space_facts(situation, name) for name in situation.spaces}
+        scores = ssda.score_spaces(situation.catalog, situation_facts(situation), results, locked=situation.locked)
         return {name: score for name, score in scores.items() if name in results}
 
-    def _space_facts(self, situation: Situation, space: str) -> dict[str, Fact]:
+    def space_facts(self, situation: Situation, space: str) -> dict[str, Fact]:
+        """The `space.*` facts of one space."""
         trajectory = situation.trajectory
         mine = [c for c in trajectory.candidates if c.space == space and c.id in trajectory.evaluations]
         ranked = trajectory.ranked()
@@ -254,7 +256,8 @@ def _own_kernel(situation: Situation) -> Candidate | None:
     return next((c for c in situation.trajectory.candidates if c.round == 0), None)
 
 
-def _facts(situation: Situation) -> dict[str, Fact]:
+def situation_facts(situation: Situation) -> dict[str, Fact]:
+    """Facts of task, evidence and round, for the rubric."""
     trajectory = situation.trajectory
     best = trajectory.best
     return {
@@ -266,7 +269,8 @@ def _facts(situation: Situation) -> dict[str, Fact]:
     }
 
 
-def _bottleneck(situation: Situation) -> str:
+def situation_bottleneck(situation: Situation) -> str:
+    """What limits the best candidate, or the workload where there is none."""
     best = situation.trajectory.best
     evaluation = situation.trajectory.evaluations.get(best.id) if best else None
     return bottleneck_of(evaluation, situation.workload)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import re
 import secrets
 import sys
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, HieraError
 from engine.llm.jsontext import json_values
 from engine.llm.tiny_http import Answer, Request, port_of, serve
 
@@ -166,7 +165,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hiera llm-bridge", description="An OpenAI-compatible endpoint whose "
                                                                           "questions and answers are files.")
     add_arguments(parser)
-    return run(parser.parse_args(arguments))
+    try:
+        return run(parser.parse_args(arguments))
+    except HieraError as error:
+        sys.stderr.write(f"hiera llm-bridge: {error}\n")
+        return 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -274,7 +277,7 @@ async def _error(answer: Answer, status: int, message: str, retry_after: object 
 def _write(path: Path, text: str) -> None:
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part.replace(path)
 
 
 if __name__ == "__main__":
