@@ -7,7 +7,6 @@ import ctypes
 import json
 import os
 import platform
-import re
 import shutil
 import sys
 import tempfile
@@ -19,8 +18,11 @@ from typing import Literal
 from contracts.errors import HieraError, ToolError, WorkerTimeoutError
 from engine import devices, processes
 from engine.evaluate.profile import PERMISSION_HINT, find_ncu
+from engine.llm.endpoint import resolve
+from engine.settings import with_settings
 from engine.store import cache_root
 from engine.toolchain import Toolchain, find_python, find_toolchain
+from engine.trajectory import Job
 
 Status = Literal["ok", "warn", "missing"]
 TORCH_TIMEOUT_S = 90.0
@@ -79,7 +81,7 @@ async def run(
     )
     return (
         _gpu(answer), *compilers, *interpreter, *torch, *gpu_tools, await _bubblewrap(), _kernel_locks(), _cache(),
-        await _guarded("language model", _model()),
+        await _guarded("language model", _model(near or Path.cwd())),
     )
 
 
@@ -296,18 +298,20 @@ def _cache() -> Finding:
     return Finding(name="cache", status="ok", detail=detail)
 
 
-async def _model() -> Finding:
-    key, base = os.environ.get("OPENAI_API_KEY"), os.environ.get("OPENAI_BASE_URL")
-    model = os.environ.get("HIERA_MODEL")
-    if not key and not base:
-        return Finding(name="language model", status="ok", detail="none configured; the built-in expert needs none")
-    where = re.sub(r"//[^/@]*@", "//", base) if base else "the provider's own address"
-    if not model:
-        return Finding(name="language model", status="warn", detail=f"{where}, but no model is named",
-                       fix="export HIERA_MODEL=NAME, then `hiera llm-check`")
-    key_words = "with a key" if key else "without a key"
-    return Finding(name="language model", status="ok", detail=f"{model} at {where}, {key_words}; not called here",
-                   fix="`hiera llm-check` tries it")
+async def _model(near: Path) -> Finding:
+    """What settings and environment say about a model; it is not asked here."""
+    name = "language model"
+    try:
+        options = with_settings(Job(file=""), near, {}).llm
+        if not options.base_url and not options.name and not any(
+                os.environ.get(key) for key in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "HIERA_MODEL")):
+            return Finding(name=name, status="ok", detail="none configured; the built-in expert needs none")
+        endpoint = resolve(options, os.environ)
+    except HieraError as error:
+        return Finding(name=name, status="warn", detail=error.problem, fix=error.hint)
+    key = f"with the key in {endpoint.key_variable}" if endpoint.key else "without a key"
+    detail = f"{endpoint} ({endpoint.provider.title}), {key}; not asked here"
+    return Finding(name=name, status="ok", detail=detail, fix="`hiera llm-check` tries it")
 
 
 async def _guarded(name: str, finding: Awaitable[Finding]) -> Finding:

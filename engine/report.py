@@ -12,7 +12,7 @@ from typing import Any
 from contracts import codec
 from contracts.contract import Contract
 from engine.records import Device, Evaluation
-from engine.trajectory import Trajectory
+from engine.trajectory import Trajectory, Usage
 
 SCHEMA = 1
 
@@ -65,6 +65,7 @@ def evaluation_document(evaluation: Evaluation | None) -> dict[str, Any]:
         "confirmed": evaluation.confirmed if evaluation else None,
         "cached": evaluation.cached if evaluation else None,
         "seconds": evaluation.seconds if evaluation else None,
+        "stage_s": dict(evaluation.stage_s) if evaluation else None,
     }
 
 
@@ -183,7 +184,7 @@ def _plan_lines(trajectory: Trajectory) -> list[str]:
     for plan, strategy in zip(trajectory.plans, [*trajectory.strategies, None], strict=False):
         scores = " ".join(f"{code}={score.value:g}" for code, score in plan.scores.items())
         lines.append(f"round {plan.round}: space {plan.space}: {plan.space_reason}")
-        lines.append(f"  direction {plan.direction} ({scores}): {plan.reason}")
+        lines.append(f"  direction {plan.direction or 'none'} ({scores or 'no scores'}): {plan.reason}")
         lines += [f"  learnt elsewhere: {sentence}" for sentence in plan.transfer]
         if strategy is not None:
             lines += [f"  - {step}" for step in strategy.steps[:3]]
@@ -222,8 +223,21 @@ def times(evaluation: Evaluation | None) -> tuple[str, str]:
     return "-", "-"
 
 
+def usage_words(usage: Usage) -> str:
+    """What a language model cost, in words; empty where none was asked."""
+    if not usage.requests and not usage.cached_answers:
+        return ""
+    about = "about " if usage.estimated else ""
+    cost = f", {usage.dollars:.3g} dollars" if usage.dollars is not None else ""
+    cached = f", {usage.cached_answers} answers from the cache" if usage.cached_answers else ""
+    return (f"{usage.model}: {usage.requests} requests, {about}{usage.prompt_tokens} tokens of prompts and "
+            f"{usage.completion_tokens} of answers{cost}{cached}")
+
+
 def _result_lines(trajectory: Trajectory, folder: Path | None) -> list[str]:
     lines = [f"note: {note}" for note in dict.fromkeys(trajectory.notes)]
+    if words := usage_words(trajectory.usage):
+        lines.append(f"model {words}")
     best = trajectory.best
     if trajectory.stopped:
         lines.append(f"stopped: {trajectory.stopped.reason}, after {trajectory.wall_s:.1f} s"

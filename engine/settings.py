@@ -34,7 +34,25 @@ ROWS: tuple[tuple[str, str, type, tuple[str, ...] | None], ...] = (
     ("profile", "profile", bool, None),
     ("parents", "parents", int, None),
     ("planning", "planning", tuple, None),
+    ("fixedSpace", "fixed_space", bool, None),
+    ("budget.dollars", "llm.dollars", float, None),
+    ("llm.model", "llm.name", str, None),
+    ("llm.baseUrl", "llm.base_url", str, None),
+    ("llm.keyVariable", "llm.key_variable", str, None),
+    ("llm.maxTokens", "llm.answer_tokens", int, None),
+    ("llm.promptTokens", "llm.prompt_tokens", int, None),
+    ("llm.temperature", "llm.temperature", float, None),
+    ("llm.seconds", "llm.call_s", float, None),
+    ("llm.prices", "llm.prices", str, None),
+    ("llm.prompts", "llm.prompts", str, None),
+    ("llm.seeds", "llm.seeds", bool, None),
+    ("llm.planning", "llm.planning", bool, None),
+    ("llm.contract", "llm.contract", bool, None),
 )
+# Fields that name a file or folder, relative to the settings file.
+PATHS = ("python", "inputs", "llm.prices", "llm.prompts")
+# A zero means no limit, except here.
+MAY_BE_ZERO = ("llm.temperature",)
 
 
 def with_settings(job: Job, folder: Path, given: Mapping[str, Any]) -> Job:
@@ -43,7 +61,7 @@ def with_settings(job: Job, folder: Path, given: Mapping[str, Any]) -> Job:
     Args:
         job: File and name, everything else default.
         folder: Where the search for settings files starts.
-        given: Fields set by flags; None is not set.
+        given: Fields set by flags, those of `Job.llm` as `llm.name` and the like; None is not set.
 
     Raises:
         ConfigError: A settings file is no TOML, or a value cannot be used; the message names it.
@@ -51,7 +69,10 @@ def with_settings(job: Job, folder: Path, given: Mapping[str, Any]) -> Job:
     fields: dict[str, Any] = {}
     for path, table in _tables(folder):
         fields |= _fields(path, table)
-    return replace(job, **{**fields, **{key: value for key, value in given.items() if value is not None}})
+    fields |= {key: value for key, value in given.items() if value is not None}
+    model = {key.removeprefix("llm."): value for key, value in fields.items() if key.startswith("llm.")}
+    own = {key: value for key, value in fields.items() if not key.startswith("llm.")}
+    return replace(job, **own, llm=replace(job.llm, **model))
 
 
 def _tables(folder: Path) -> list[tuple[Path, Mapping[str, Any]]]:
@@ -80,7 +101,8 @@ def _fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
         value: Any = table
         for part in key.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
-        if value is None or value == "" or (kind in (int, float) and value == 0 and value is not False):
+        zero = kind in (int, float) and value == 0 and value is not False
+        if value is None or value == "" or (zero and field not in MAY_BE_ZERO):
             continue
         if kind is tuple:
             texts = [value] if isinstance(value, str) else value
@@ -93,11 +115,11 @@ def _fields(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(f"`{key}` is {value!r}", hint=f"give a {_kind(kind)}", file=path)
         if choices is not None and value not in choices:
             raise ConfigError(f"`{key}` is {value!r}", hint=f"use one of {', '.join(choices)}", file=path)
-        if field in ("python", "inputs") and not Path(value).is_absolute() and (path.parent / value).exists():
+        if field in PATHS and not Path(value).is_absolute() and (path.parent / value).exists():
             value = str(path.parent / value)
         fields[field] = value
     return fields
 
 
 def _kind(kind: type) -> str:
-    return {str: "text", int: "whole number of 1 or more", float: "number of seconds", bool: "true or false"}[kind]
+    return {str: "text", int: "whole number of 1 or more", float: "number", bool: "true or false"}[kind]

@@ -109,16 +109,22 @@ def test_a_full_or_read_only_cache_is_told(monkeypatch, tmp_path):
     assert doctor._cache().status == "warn"
 
 
-async def test_the_model_is_shown_without_its_key(monkeypatch):
-    assert "built-in expert" in (await doctor._model()).detail
+async def test_the_model_is_shown_without_its_key(monkeypatch, tmp_path):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "HIERA_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    assert "built-in expert" in (await doctor._model(tmp_path)).detail
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
-    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:pass@localhost:8000/v1")
-    assert (await doctor._model()).status == "warn"
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
+    assert (await doctor._model(tmp_path)).status == "warn"
     monkeypatch.setenv("HIERA_MODEL", "some-model")
-    finding = await doctor._model()
+    finding = await doctor._model(tmp_path)
     assert finding.status == "ok"
     assert "some-model at http://localhost:8000/v1" in finding.detail
+    assert "with the key in OPENAI_API_KEY" in finding.detail
     assert "secret" not in finding.detail
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://user:pass@localhost:8000/v1")
+    finding = await doctor._model(tmp_path)
+    assert finding.status == "warn"
     assert "pass" not in finding.detail
 
 

@@ -10,15 +10,16 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from contracts import codec
 from contracts.contract import Precision, Space
 from contracts.errors import HieraError
 from engine.bench.rows import ResultFile, result_row
 from engine.bench.tasks import BenchTask, read_tasks, select
-from engine.trajectory import Event, Job, Trajectory
+from engine.trajectory import Event, Job, ModelOptions, Trajectory
 
 # After its limit a task may still time its best again and confirm its winner; then it is cancelled, then killed.
 FINISH_S = 180.0
@@ -47,7 +48,8 @@ class BenchOptions:
         limit_s: Seconds a task may search; None for no limit but that of a task that hangs.
         resume: Go on with an existing result file.
         parallel: Tasks at a time.
-        preset, budget, rounds, space, agent, precision, device, python, confirm, profile: As in `Job`.
+        preset, budget, rounds, space, agent, precision, device, python, confirm, profile, tokens, fixed_space,
+            llm: As in `Job`.
     """
 
     tasks: Path
@@ -67,18 +69,24 @@ class BenchOptions:
     python: str = ""
     confirm: bool = True
     profile: bool = False
+    tokens: int | None = None
+    fixed_space: bool = False
+    llm: ModelOptions = field(default_factory=ModelOptions)
 
     def job(self, file: Path) -> Job:
         """One task's job."""
         return Job(file=str(file), name="Model", preset=self.preset, budget=self.budget, rounds=self.rounds,
                    seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision,
-                   device=self.device, python=self.python, confirm=self.confirm, profile=self.profile)
+                   device=self.device, python=self.python, confirm=self.confirm, profile=self.profile,
+                   tokens=self.tokens, fixed_space=self.fixed_space, llm=self.llm)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a row says about how it was made."""
         return {"preset": self.preset, "budget": self.budget, "space": self.space, "agent": self.agent,
-                "precision": self.precision, "limit_s": self.limit_s, "parallel": self.parallel}
+                "precision": self.precision, "limit_s": self.limit_s, "parallel": self.parallel,
+                **({"llm": codec.to_data(self.llm), "tokens": self.tokens, "fixed_space": self.fixed_space}
+                   if self.agent == "llm" else {})}
 
 
 async def run(

@@ -12,6 +12,7 @@ from contracts.errors import ConfigError
 from engine.bench import run as runner
 from engine.bench import summary
 from engine.cli import common
+from engine.trajectory import ModelOptions
 
 COULD_NOT = 2
 INTERRUPTED = 130
@@ -29,7 +30,8 @@ def bench(arguments: argparse.Namespace) -> int:
         preset=arguments.preset or "normal", budget=arguments.budget, space=arguments.space,
         agent=arguments.agent or "expert", precision=arguments.precision or "match",
         device=arguments.device or "auto", python=python or "", confirm=arguments.confirm is not False,
-        profile=arguments.profile is True,
+        profile=arguments.profile is True, tokens=arguments.tokens, fixed_space=arguments.fixed_space is True,
+        llm=common.model_of(arguments, Path.cwd()) if arguments.agent == "llm" else ModelOptions(),
     )
     if options.out.is_dir():
         raise ConfigError("the result file is a folder", hint="name a .jsonl file", file=options.out)

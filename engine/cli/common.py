@@ -6,19 +6,23 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from contracts.errors import ConfigError, InputError
 from engine.settings import with_settings
-from engine.trajectory import Job
+from engine.trajectory import Job, ModelOptions
 
 T = TypeVar("T")
 FLAGS = ("preset", "budget", "rounds", "seconds", "tokens", "space", "agent", "precision", "device", "python",
-         "confirm", "profile", "inputs")
+         "confirm", "profile", "inputs", "fixed_space")
+MODEL_FLAGS = ("name", "base_url", "key_variable", "answer_tokens", "prompt_tokens", "temperature", "dollars", "prices",
+               "prompts", "seeds", "planning", "contract")
 SUFFIXES = (".py", ".cu", ".cuh")
 
 
@@ -43,7 +47,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
         raise InputError("there is no name after `::`", hint="write FILE::ClassName", file=path)
     path = path.resolve()
     job = Job(file=str(path), name=name if separator else None)
-    given = {flag: getattr(arguments, flag, None) for flag in FLAGS}
+    given = {flag: getattr(arguments, flag, None) for flag in FLAGS} | _model_flags(arguments)
     planning = getattr(arguments, "planning", None)
     if planning:
         given["planning"] = tuple(str(Path(folder).resolve()) for folder in planning)
@@ -51,7 +55,32 @@ def job_of(arguments: argparse.Namespace) -> Job:
         if given.get(key) and Path(given[key]).exists():
             # Not resolved: a virtual environment's python is a link, and the link is what selects it.
             given[key] = str(Path(given[key]).absolute())
-    return with_settings(job, path if path.is_dir() else path.parent, given)
+    job = with_model(with_settings(job, path if path.is_dir() else path.parent, given))
+    if job.fixed_space and job.space is None:
+        raise ConfigError("--fixed-space names no space", hint="add --space cuda, cuda_libs or cuda_libs_torch")
+    return job
+
+
+def model_of(arguments: argparse.Namespace, folder: Path) -> ModelOptions:
+    """The language model that flags, the settings near `folder` and the environment name."""
+    return with_model(with_settings(Job(file="", agent="llm"), folder, _model_flags(arguments))).llm
+
+
+def with_model(job: Job) -> Job:
+    """The job with the environment's model, so that its record says which one it was. Keys stay outside."""
+    if job.agent != "llm":
+        return job
+    name = job.llm.name or os.environ.get("HIERA_MODEL", "")
+    base_url = job.llm.base_url or os.environ.get("OPENAI_BASE_URL", "")
+    return replace(job, llm=replace(job.llm, name=name, base_url=base_url))
+
+
+def _model_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = {f"llm.{flag}": getattr(arguments, f"llm_{flag}", None) for flag in MODEL_FLAGS}
+    for key in ("llm.prices", "llm.prompts"):
+        if given[key]:
+            given[key] = str(Path(given[key]).absolute())
+    return given
 
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, T]], *, stop_at_once: bool = False) -> T:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 from contracts.contract import SPACES
+from engine.llm import bridge as bridge_flags
 from engine.settings import AGENTS, PRECISIONS
 
 Command = Callable[[argparse.Namespace], int]
@@ -36,6 +37,7 @@ def _optimize(commands: argparse._SubParsersAction) -> None:
     _limits(add)
     add.add_argument("--space", choices=SPACES, help="widest implementation space allowed")
     add.add_argument("--agent", choices=AGENTS, help="who plans and writes (default expert)")
+    _model(add)
     _judging(add)
     add.add_argument("--out", metavar="DIR", help="write the contract folder with the best candidate there")
     add.add_argument("--json", metavar="FILE", help="write the whole record as JSON; - for stdout")
@@ -84,6 +86,8 @@ def _bench(commands: argparse._SubParsersAction) -> None:
     add.add_argument("--preset", choices=("quick", "normal", "deep"), help="size of the search (default normal)")
     add.add_argument("--space", choices=SPACES, help="widest implementation space allowed")
     add.add_argument("--agent", choices=AGENTS, help="who plans and writes (default expert)")
+    add.add_argument("--tokens", type=_positive, metavar="N", help="limit on a language model's tokens a task")
+    _model(add)
     add.add_argument("--resume", action="store_true", help="skip tasks that are in the output already")
     add.add_argument("--profile", action="store_true", help="take counters of promising candidates too")
     add.add_argument("--no-confirm", dest="confirm", action="store_const", const=False,
@@ -109,6 +113,12 @@ def _tools(commands: argparse._SubParsersAction) -> None:
     add.add_argument("--python", metavar="FILE", help="the interpreter that has your torch")
     add.add_argument("--device", help="auto, cuda:N or none")
     add.add_argument("--json", metavar="FILE", help="write it as JSON; - for stdout")
+    add = _command(commands, "llm-check", "model:check", "ask the language model one question and say what it can do")
+    _endpoint(add)
+    add.add_argument("--json", metavar="FILE", help="write it as JSON; - for stdout")
+    add = _command(commands, "llm-bridge", "model:bridge",
+                   "serve an endpoint whose questions and answers are files, so that a person can play the model")
+    bridge_flags.add_arguments(add)
 
 
 def _target(add: argparse.ArgumentParser) -> None:
@@ -122,6 +132,37 @@ def _limits(add: argparse.ArgumentParser) -> None:
     add.add_argument("--rounds", type=_positive, metavar="R", help="rounds at most")
     add.add_argument("--seconds", type=_seconds, metavar="S", help="seconds to search; the winner is still confirmed")
     add.add_argument("--tokens", type=_positive, metavar="N", help="limit on a language model's tokens")
+
+
+def _endpoint(add: argparse.ArgumentParser) -> None:
+    add.add_argument("--model", dest="llm_name", metavar="NAME", help="language model (default HIERA_MODEL)")
+    add.add_argument("--base-url", dest="llm_base_url", metavar="URL",
+                     help="its OpenAI-compatible address (default OPENAI_BASE_URL, else OpenAI's)")
+    add.add_argument("--key-variable", dest="llm_key_variable", metavar="NAME",
+                     help="environment variable that holds the key")
+
+
+def _model(add: argparse.ArgumentParser) -> None:
+    """Flags that only matter with --agent llm."""
+    group = add.add_argument_group("language model, with --agent llm")
+    _endpoint(group)  # type: ignore[arg-type]
+    group.add_argument("--max-tokens", dest="llm_answer_tokens", type=_positive, metavar="N",
+                       help="longest answer (default 8192)")
+    group.add_argument("--prompt-tokens", dest="llm_prompt_tokens", type=_positive, metavar="N",
+                       help="longest prompt; longer ones are shortened (default 24000)")
+    group.add_argument("--temperature", dest="llm_temperature", type=_temperature, metavar="T", help="default 0.3")
+    group.add_argument("--dollars", dest="llm_dollars", type=_seconds, metavar="D",
+                       help="most money the job may cost; needs --prices")
+    group.add_argument("--prices", dest="llm_prices", metavar="FILE", help="TOML with prices by model")
+    group.add_argument("--prompts", dest="llm_prompts", metavar="DIR", help="prompts that replace ours by name")
+    group.add_argument("--no-seeds", dest="llm_seeds", action="store_const", const=False,
+                       help="no candidates of the built-in expert beside the model's")
+    group.add_argument("--no-planning", dest="llm_planning", action="store_const", const=False,
+                       help="ablation: candidates without space, direction and strategy")
+    group.add_argument("--no-contract", dest="llm_contract", action="store_const", const=False,
+                       help="ablation: the model sees the reference only, not the contract")
+    group.add_argument("--fixed-space", action="store_const", const=True,
+                       help="ablation: stay in --space, plan no narrower one")
 
 
 def _judging(add: argparse.ArgumentParser) -> None:
@@ -153,7 +194,17 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 2")
     return value
 
 
