@@ -87,6 +87,11 @@ def torch_demo(contract: Contract, signature: str) -> str:
     )
 
 
+def result_expression(contract: Contract) -> str:
+    """What forward returns, as an expression over `out`, the operator's result."""
+    return _tree(contract.output_tree, len(contract.outputs))
+
+
 def _expression(argument: Argument) -> str:
     if argument.role in ("input", "attribute"):
         return argument.path or repr(argument.value)

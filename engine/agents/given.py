@@ -1,4 +1,4 @@
-"""Proposes one given source and nothing else: re-verifies a kernel against a contract that changed."""
+"""Proposes one given source, or none: verifies or profiles what is there without a search."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class GivenAgent:
     """An agent with one idea.
 
     Args:
-        source: The text to judge.
+        source: The text to judge; None proposes nothing, so that only what is there already is looked at.
         space: The space it claims.
     """
 
-    def __init__(self, source: str, space: str) -> None:
+    def __init__(self, source: str | None = None, space: str = "cuda_libs_torch") -> None:
         self._source, self._space = source, space
 
     @property
@@ -49,7 +49,9 @@ class GivenAgent:
     async def propose(
         self, situation: Situation, plan: Plan, strategy: Strategy, count: int  # noqa: ARG002
     ) -> AsyncIterator[Candidate]:
-        """The given source."""
+        """The given source, once."""
+        if self._source is None or any(c.author == self.name for c in situation.trajectory.candidates):
+            return
         yield Candidate(
             id=candidate_id(situation.contract.id, self._source), source=self._source, space=plan.space,
             round=situation.round, author=self.name, title="the kernel given",
