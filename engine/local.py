@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from contracts.contract import Contract
-from contracts.errors import ConfigError, InputError
+from contracts.errors import ConfigError, InputError, ToolError
 from engine.agents import Agent
 from engine.agents.expert import ExpertAgent
 from engine.devices import find_device
 from engine.evaluate.build import Builder
 from engine.evaluate.estimate import estimate
 from engine.evaluate.local import LocalEvaluator
+from engine.evaluate.session import Prestarted
 from engine.evaluate.shares import measure_shares
 from engine.example_inputs import parse_script
 from engine.extract import extract, read_folder
@@ -68,6 +69,7 @@ class LocalServices:
 
     def __init__(self) -> None:
         self._interpreter: str | None = None
+        self._prestarted: Prestarted | None = None
 
     async def device(self, job: Job) -> Device:
         """The GPU of the job, or the target without one."""
@@ -80,8 +82,16 @@ class LocalServices:
             InputError: The user's file cannot be used as it is.
             ToolError: There is no interpreter with torch.
         """
-        file = Path(job.file)
         python = await self._python(job)
+        self._prestarted = Prestarted(python, "cpu" if device.kind != "cuda" else f"cuda:{device.index}")
+        try:
+            return await self._extracted(job, folder, device, python)
+        except BaseException:
+            await self._end_prestarted()
+            raise
+
+    async def _extracted(self, job: Job, folder: Path, device: Device, python: str) -> Task:
+        file = Path(job.file)
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
         if file.suffix in (".cu", ".cuh"):
@@ -121,12 +131,22 @@ class LocalServices:
         """
         toolchain = await find_toolchain(await self._python(job))
         if device.kind == "cuda":
-            toolchain.require_nvcc()
+            try:
+                toolchain.require_nvcc()
+            except ToolError:
+                await self._end_prestarted()
+                raise
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
-        evaluator = LocalJobEvaluator(toolchain, task, device, workload)
+        prestarted, self._prestarted = self._prestarted, None
+        evaluator = LocalJobEvaluator(toolchain, task, device, workload, prestarted)
         evaluator.inner.begin()
         return evaluator
+
+    async def _end_prestarted(self) -> None:
+        prestarted, self._prestarted = self._prestarted, None
+        if prestarted is not None:
+            await prestarted.close()
 
     async def _python(self, job: Job) -> str:
         """The job's interpreter, looked for once."""
@@ -140,10 +160,11 @@ class LocalServices:
 class LocalJobEvaluator:
     """The local evaluator of one task, with estimates where nothing can be measured."""
 
-    def __init__(self, toolchain: Toolchain, task: Task, device: Device, workload: WorkloadProfile) -> None:
+    def __init__(self, toolchain: Toolchain, task: Task, device: Device, workload: WorkloadProfile,
+                 prestarted: Prestarted | None = None) -> None:
         self.inner = LocalEvaluator(
             toolchain, device, task.contract, task.folder, Builder(toolchain, cache_root() / "builds"),
-            reduced=task.reduced, reduced_folder=task.reduced_folder)
+            reduced=task.reduced, reduced_folder=task.reduced_folder, prestarted=prestarted)
         self._device, self._workload = device, workload
 
     async def baseline(self) -> Baseline:

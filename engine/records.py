@@ -397,3 +397,5 @@ class Evaluation:
     seconds: float = 0.0
     cached: bool = False
     confirmed: bool | None = None
+    # Wall seconds of each part: `build`, `wait` for the judge or the GPU, `load`, `verify`, `time`.
+    stage_s: Mapping[str, float] = field(default_factory=dict)

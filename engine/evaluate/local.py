@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from engine.evaluate.build import Builder
 from engine.evaluate.checks import Ledger, isolation
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
-from engine.evaluate.session import Session, own
+from engine.evaluate.session import Prestarted, Session, own
 from engine.evaluate.verify import Limits, StoppedError, Verifier
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
@@ -64,6 +64,20 @@ class Settings:
     sanitizer: bool = True
 
 
+class Stopwatch:
+    """Wall seconds by name; laps of one name add up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under `name`."""
+        now = time.perf_counter()
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + now - self._last, 3)
+        self._last = now
+
+
 class LocalEvaluator:
     """Judges candidates of one contract. See `engine.evaluate.Evaluator`.
 
@@ -76,11 +90,13 @@ class LocalEvaluator:
         reduced: The contract at small sizes, for runs without a GPU.
         reduced_folder: Its folder, where that is another one.
         settings: How much to run.
+        prestarted: Processes that are warm already.
     """
 
     def __init__(
         self, toolchain: Toolchain, device: Device, contract: Contract, folder: Path, builder: Builder, *,
         reduced: Contract | None = None, reduced_folder: Path | None = None, settings: Settings | None = None,
+        prestarted: Prestarted | None = None,
     ) -> None:
         self._toolchain, self._device, self._folder, self._builder = toolchain, device, Path(folder), builder
         self._contract = contract
@@ -93,10 +109,11 @@ class LocalEvaluator:
         self._judged_folder = judged_folder
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
-            budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES))
+            budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES),
+            prestarted=prestarted)
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
-        self._exclusive = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
         self._preparing: asyncio.Task[None] | None = None
         self.healthy = True
 
@@ -137,7 +154,7 @@ class LocalEvaluator:
         """Times of the reference, eager and compiled; None where not measured."""
         await self.prepare()
         await self._baselines.compiling()
-        async with self._gpu():
+        async with self._one_at_a_time, self._alone():
             return await self._baselines.measure()
 
     async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
@@ -181,7 +198,7 @@ class LocalEvaluator:
                                failure=replace(judged.failure, stage="confirm", reason=reason))
             checks = [Check(name="real headers", status="pass", detail=f"built in {rebuilt.build.seconds:.0f} s")]
             if self._settings.sanitizer:
-                async with self._gpu():
+                async with self._one_at_a_time, self._alone():
                     checks.append(await confirming.memcheck(self._toolchain, contract, rebuilt.build, self._device))
         finally:
             shutil.rmtree(rebuilt.folder, ignore_errors=True)
@@ -214,7 +231,9 @@ class LocalEvaluator:
         failure = screen(source, entries=[contract.entry])
         if failure is not None:
             return Evaluation(candidate_id=candidate.id, stage="proposed", failure=failure)
+        begin = time.perf_counter()
         built = await self._build(candidate, source)
+        build_s = time.perf_counter() - begin
         if isinstance(built, Failure):
             return Evaluation(candidate_id=candidate.id, stage="screened", failure=built)
         if built.extension is None:
@@ -224,6 +243,7 @@ class LocalEvaluator:
                                 + ("; ".join(built.warnings) or "no GPU")))
         await self.prepare()
         judged = await self._judged(contract, candidate, built, None if self._emulated else self._settings.search)
+        judged = replace(judged, stage_s={"build": build_s, **judged.stage_s})
         above = self._settings.profile_above
         if judged.timing is not None and above is not None and judged.timing.speedup >= above:
             counters = await self.profile(contract, candidate, built)
@@ -232,14 +252,16 @@ class LocalEvaluator:
 
     async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
         """Counters of a built candidate, with the GPU to itself."""
-        async with self._gpu():
+        async with self._one_at_a_time, self._alone():
             return await profile(self._toolchain, contract=contract, build=build, source=candidate.source,
                                  device=self._device)
 
     async def _judged(self, contract: Contract, candidate: Candidate, build: Build, effort: measure.Effort | None,
                       *, limits: Limits | None = None) -> Evaluation:
-        """Verify and time a build. One candidate at a time on a device."""
-        async with self._gpu():
+        """Verify and time a build: one candidate of a contract at a time, and timing alone on the device."""
+        watch = Stopwatch()
+        async with self._one_at_a_time:
+            watch.lap("wait")
             ledger = Ledger(contract.precision)
             locked: dict[str, str] = {}
             seen = None
@@ -248,17 +270,26 @@ class LocalEvaluator:
             worker = None
             try:
                 worker, locked = await self.session.candidate(build)
+                watch.lap("load")
                 verifier = Verifier(own(self.session.judge), worker, self.session.contract, ledger,
                                     limits or self._settings.limits, emulated=self._emulated)
                 self._null_test(ledger)
-                await verifier.run()
+                async with self._beside_others():
+                    watch.lap("wait")
+                    await verifier.run()
+                watch.lap("verify")
                 if not ledger.rejected and effort is not None:
                     stage = "time"
                     timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
                                           self._baselines.compiled())
-                    seen = await timer.run(effort)
+                    async with self._alone():
+                        watch.lap("wait")
+                        seen = await timer.run(effort)
+                    watch.lap("time")
                     if not ledger.rejected:
-                        await verifier.again(2)
+                        async with self._beside_others():
+                            await verifier.again(2)
+                        watch.lap("verify")
             except StoppedError:
                 await self._recover()
             except InputError as error:
@@ -284,14 +315,15 @@ class LocalEvaluator:
         if reason is not None:
             in_time = stage == "time"
             return Evaluation(candidate_id=candidate.id, stage="verified" if in_time else "built", build=build,
-                              verification=verification, failure=Failure(stage=stage, reason=reason, log_tail=log))
+                              verification=verification, stage_s=watch.seconds,
+                              failure=Failure(stage=stage, reason=reason, log_tail=log))
         if trouble is not None:
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, failure=trouble)
         if not verification.accepts(contract.precision):
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
                               failure=Failure(stage="verify", reason="a mandatory check did not run"))
         return Evaluation(candidate_id=candidate.id, stage="verified" if seen is None else "timed", build=build,
-                          verification=verification, timing=seen)
+                          verification=verification, timing=seen, stage_s=watch.seconds)
 
     def _null_test(self, ledger: Ledger) -> None:
         passed = self.session.trivial
@@ -312,14 +344,13 @@ class LocalEvaluator:
                 "the GPU does not compute any more after a candidate ended abnormally",
                 hint="look at dmesg for an Xid; a reset of the device needs its administrator")
 
-    @contextlib.asynccontextmanager
-    async def _gpu(self) -> AsyncIterator[None]:
-        async with self._exclusive:
-            if self._emulated:
-                yield
-                return
-            async with gpu_lock.exclusive(self._device.index):
-                yield
+    def _alone(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """The GPU for this process alone: what is timed or profiled."""
+        return contextlib.nullcontext() if self._emulated else gpu_lock.exclusive(self._device.index)
+
+    def _beside_others(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """The GPU beside other jobs that verify: times do not matter there."""
+        return contextlib.nullcontext() if self._emulated else gpu_lock.shared(self._device.index)
 
     def _where(self) -> str:
         if not self._emulated:

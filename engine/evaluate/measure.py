@@ -31,7 +31,7 @@ class Effort:
         audits: Blocks of which one call is checked afterwards.
     """
 
-    budget_s: float = 3.0
+    budget_s: float = 1.5
     blocks: int = 20
     audits: int = 3
 

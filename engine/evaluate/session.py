@@ -29,6 +29,35 @@ HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD
                     "OMP_NUM_THREADS": "1"}
 
 
+class Prestarted:
+    """Processes that start torch and the device while the contract is still being made.
+
+    Args:
+        python: The user's interpreter.
+        device: `cpu` or `cuda:N`.
+    """
+
+    def __init__(self, python: str, device: str) -> None:
+        self.folder = _shared_folder(device)
+        self.judge = _judge(python, self.folder)
+        self.candidate = _candidate(python, self.folder, device, {})
+        self.device = device
+        self._warming = [asyncio.create_task(self._warm(worker)) for worker in (self.judge, self.candidate)]
+
+    async def _warm(self, worker: Worker) -> None:
+        # Whoever uses the process next sees its trouble; nobody waits here.
+        with contextlib.suppress(HieraError):
+            await worker.call("warm", timeout_s=START_S, device=self.device)
+
+    async def close(self) -> None:
+        """End both, where nobody took them over."""
+        for task in self._warming:
+            task.cancel()
+        for worker in (self.judge, self.candidate):
+            await worker.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Session:
     """Judge and candidates of one contract at one place.
 
@@ -39,15 +68,18 @@ class Session:
         device: `cpu` or `cuda:N`.
         budget_bytes: For argument sets; what a single set needs is taken in any case.
         reference: Build of the user's kernel where the contract's reference is CUDA text.
+        prestarted: Processes that are warm already, for the first judge and candidate.
     """
 
     def __init__(
         self, toolchain: Toolchain, contract: Contract, folder: Path, device: str, *, budget_bytes: int,
-        reference: Build | None = None,
+        reference: Build | None = None, prestarted: Prestarted | None = None,
     ) -> None:
         self.contract, self.device = contract, device
         self._toolchain, self._folder, self._budget_bytes, self._reference = toolchain, folder, budget_bytes, reference
         self._shared: Path | None = None
+        self._prestarted = prestarted if prestarted is not None and prestarted.device == device else None
+        self._warm_candidate: Worker | None = None
         self.judge: Worker | None = None
         self.opened: dict[str, Any] = {}
         self.trivial: tuple[str, ...] = ()
@@ -143,10 +175,13 @@ class Session:
 
         Raises what `open` raises.
         """
-        root = Path("/dev/shm")
-        base = root if self.device == "cpu" and root.is_dir() else Path(tempfile.gettempdir())
-        self._shared = Path(tempfile.mkdtemp(prefix="hiera-", dir=base))
-        self.judge = Worker("judge", python=self._toolchain.python, cwd=self._shared)
+        prestarted, self._prestarted = self._prestarted, None
+        if prestarted is not None:
+            self._shared, self.judge = prestarted.folder, prestarted.judge
+            self._warm_candidate = prestarted.candidate
+        else:
+            self._shared = _shared_folder(self.device)
+            self.judge = _judge(self._toolchain.python, self._shared)
         extension = None
         if self._reference is not None:
             extension = {"path": self._reference.extension, "module": self._reference.module,
@@ -177,9 +212,10 @@ class Session:
         return worker
 
     async def _start_candidate(self, environment: Mapping[str, str]) -> Worker:
-        host = HOST_ENVIRONMENT if self.device == "cpu" else {}
-        worker = Worker("candidate", python=self._toolchain.python, cwd=self._shared,
-                        env={"PYTHONWARNINGS": "ignore", **host, **environment})
+        worker, self._warm_candidate = (None if environment else self._warm_candidate), None
+        if worker is None:
+            assert self._shared is not None
+            worker = _candidate(self._toolchain.python, self._shared, self.device, environment)
         self._candidates.add(worker)
         try:
             await worker.call("start", timeout_s=START_S, device=self.device, arguments=self.opened["arguments"],
@@ -202,6 +238,12 @@ class Session:
             spare.cancel()
             with contextlib.suppress(asyncio.CancelledError, HieraError):
                 await spare
+        if self._warm_candidate is not None:
+            await self._warm_candidate.close()
+            self._warm_candidate = None
+        if self._prestarted is not None:
+            await self._prestarted.close()
+            self._prestarted = None
         for worker in list(self._candidates):
             await self.end(worker)
         if self.judge is not None:
@@ -210,6 +252,22 @@ class Session:
         if self._shared is not None:
             shutil.rmtree(self._shared, ignore_errors=True)
             self._shared = None
+
+
+def _shared_folder(device: str) -> Path:
+    root = Path("/dev/shm")
+    base = root if device == "cpu" and root.is_dir() else Path(tempfile.gettempdir())
+    return Path(tempfile.mkdtemp(prefix="hiera-", dir=base))
+
+
+def _judge(python: str, folder: Path) -> Worker:
+    return Worker("judge", python=python, cwd=folder)
+
+
+def _candidate(python: str, folder: Path, device: str, environment: Mapping[str, str]) -> Worker:
+    host = HOST_ENVIRONMENT if device == "cpu" else {}
+    return Worker("candidate", python=python, cwd=folder,
+                  env={"PYTHONWARNINGS": "ignore", **host, **environment})
 
 
 async def _watch_memory(worker: Worker) -> None:

@@ -42,7 +42,7 @@ class Limits:
         held: Results held for the check that later calls leave them alone.
     """
 
-    search_s: float = 6.0
+    search_s: float = 2.0
     call_s: float = 20.0
     calls_s: float = 120.0
     judge_s: float = 300.0

@@ -31,11 +31,20 @@ _State = _Held()
 
 def handle(kind, request, emit):
     """Serve one request; see the functions below for what each one does."""
-    served = {"start": start, "load": load, "call": call, "recopy": recopy, "drop": drop, "block": block,
+    served = {"warm": warm, "start": start, "load": load, "call": call, "recopy": recopy, "drop": drop, "block": block,
               "plain": plain, "sets": sets}.get(kind)
     if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
     return served(request)
+
+
+def warm(request):
+    """Start torch and the device before there is a contract to serve. Still trusted."""
+    device = torch.device(request["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        _warm_libraries(device)
+    return {}
 
 
 def start(request):

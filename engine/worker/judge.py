@@ -17,7 +17,7 @@ from _hiera_worker.wire import Refusal
 def handle(kind, request, emit):
     """Serve one request; see the functions below for what each one does."""
     served = {
-        "open": open_contract, "draw": draw, "perturb": perturb, "expect": expect, "check": check,
+        "warm": warm, "open": open_contract, "draw": draw, "perturb": perturb, "expect": expect, "check": check,
         "sums": output_sums, "null_test": null_test, "fill_sets": fill_sets, "time": time_reference,
         "plain": plain, "audit": audit, "compile": compile_reference, "canary": canary, "release": release,
     }.get(kind)
@@ -29,6 +29,17 @@ def handle(kind, request, emit):
         release({})
         raise Refusal(f"input too large: the reference ran out of memory ({str(error).splitlines()[0]})",
                       "use smaller example inputs, or a device with more memory", kind="input") from error
+
+
+def warm(request):
+    """Start torch and the device before there is a contract: it takes seconds, and extraction takes as long."""
+    device = torch.device(request["device"])
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        one = torch.ones(32, 32, device=device)
+        one @ one
+        torch.cuda.synchronize()
+    return {}
 
 
 def open_contract(request):

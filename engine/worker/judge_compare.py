@@ -21,6 +21,9 @@ LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0}
 HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 TRIVIAL_SHARE = 0.5
+# The module as configured may err twice as much. On few elements, such as running means of 32 channels, its
+# measured error is one draw of a small sample: another equally exact algorithm can have several times that.
+CONFIGURED_FACTOR, CONFIGURED_FACTOR_FEW, FEW_ELEMENTS = 2.0, 8.0, 4096
 
 
 class Expected:
@@ -188,8 +191,9 @@ def judge_output(values, expected, zero_mean):
 
     peak = MAX_FACTOR * factor
     strict = not why and within(factor * base_rms, peak * base_max)
-    match = not why and within(max(factor * base_rms, 2 * expected.configured.rms),
-                               max(peak * base_max, 2 * expected.configured.largest))
+    allowed = CONFIGURED_FACTOR_FEW if values.numel() < FEW_ELEMENTS else CONFIGURED_FACTOR
+    match = not why and within(max(factor * base_rms, allowed * expected.configured.rms),
+                               max(peak * base_max, allowed * expected.configured.largest))
     if not why and not match:
         why.append(
             f"error {found.rms:.3g} (largest {found.largest:.3g}) is {_ratio(found.rms, base_rms):.3g} "
