@@ -163,7 +163,7 @@ class Provider:
         p = self.profile
         try:
             text, finish, refusal = self.answer(body), "stop", None
-        except Exception as error:  # The test's own function: shown to the client, so that the test can fail.
+        except Exception as error:  # noqa: BLE001 - the test's own function: shown to the client, so that the test can fail.
             await self._error(answer, 400, f"the test's answer failed: {error!r}")
             return
         if fault == "length":
