@@ -1,77 +1,105 @@
-"""Commands. Each answers at once; long work runs as a job with progress, and edits are offered, never pushed."""
+"""Commands about jobs. Each answers at once; long work runs as a job with progress, and nothing is edited."""
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
-from pygls.workspace import TextDocument
+from pygls.exceptions import JsonRpcException
 
 from contracts.errors import ConfigError, HieraError, InputError
-from hiera_lsp import texts
-from hiera_lsp.features import content, edits
-from hiera_lsp.jobs import JobEnd, RunningJob, Site
-from hiera_lsp.progress import JobProgress
+from engine import processes
+from hiera_lsp.command_results import ResultCommands
+from hiera_lsp.documents import Document
+from hiera_lsp.jobs import PACKAGE_ROOT, JobEnd, RunningJob, Site
+from hiera_lsp.progress import JobProgress, end_message
 from hiera_lsp.publisher import Publisher
-from hiera_lsp.results import Result
+from hiera_lsp.requests import check_ready, document_in, result_in, site_in
 from hiera_lsp.session import Session
-from hiera_lsp.sites import EditorSite, is_cuda
+from hiera_lsp.settings import PRESETS
+from hiera_lsp.sites import EditorSite
+from hiera_lsp.status import Status
+from hiera_lsp.summary import Summary, with_profile
 
 if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
 
-logger = logging.getLogger(__name__)
+DOCTOR = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r}); from hiera_lsp.start import cli; cli()"
+DOCTOR_S = 120.0
 
 
 class Commands:
     """`workspace/executeCommand`. Every argument is one object with `uri` and `symbol`."""
 
-    def __init__(self, server: HieraServer, session: Session, publisher: Publisher) -> None:
-        self._server, self._session, self._publisher = server, session, publisher
+    def __init__(self, server: HieraServer, session: Session, publisher: Publisher, status: Status) -> None:
+        self._server, self._session, self._publisher, self._status = server, session, publisher, status
         self._progress: dict[str, JobProgress] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self.results = ResultCommands(server, session, publisher)
 
     def register(self) -> None:
         """Tell pygls about every command."""
+        results = self.results
         for name, handler in (
-            ("hiera.optimize", self.optimize), ("hiera.reverify", self.reverify), ("hiera.cancel", self.cancel),
-            ("hiera.jobs", self.jobs), ("hiera.accept", self.accept), ("hiera.accepted", self.accepted),
-            ("hiera.discard", self.discard), ("hiera.choose", self.choose), ("hiera.diff", self.diff),
-            ("hiera.explain", self.explain), ("hiera.result", self.result), ("hiera.secret", self.secret),
+            ("hiera.optimize", self.optimize), ("hiera.reverify", self.reverify), ("hiera.profile", self.profile),
+            ("hiera.cancel", self.cancel), ("hiera.jobs", self.jobs), ("hiera.doctor", self.doctor),
+            ("hiera.secret", self.secret), ("hiera.accept", results.accept), ("hiera.use", results.use),
+            ("hiera.accepted", results.accepted), ("hiera.discard", results.discard),
+            ("hiera.choose", results.choose), ("hiera.diff", results.diff), ("hiera.explain", results.explain),
+            ("hiera.report", results.report), ("hiera.result", results.result),
         ):
             self._server.command(name)(_safe(handler))
         self._server.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)(_safe(self.on_progress_cancel))
 
-    def optimize(self, argument: dict[str, Any]) -> dict[str, Any]:
+    def optimize(self, argument: Any) -> dict[str, Any]:
         """Start a job: `{uri, symbol, preset?, fresh?, resume?}` → `{jobId}`."""
-        document, site = self._site(argument)
-        self._ready(document, site)
-        job = self._session.job_for(site, document.uri, argument.get("preset"))
+        document, site = self._job_site(argument)
+        preset = argument.get("preset")
+        if preset is not None and preset not in PRESETS:
+            raise InputError(f"there is no preset {preset!r}", hint=f"use one of {', '.join(PRESETS)}")
+        job = self._session.job_for(site, document.uri, preset)
         if job.agent == "llm":
             self._name_endpoint(document.uri)
-        return self._start(document, site, job, fresh=bool(argument.get("fresh")), resume=argument.get("resume"))
+        resume = argument.get("resume")
+        return self._start(document, site, job, fresh=bool(argument.get("fresh")),
+                           resume=resume if isinstance(resume, str) else None)
 
-    def reverify(self, argument: dict[str, Any]) -> dict[str, Any]:
+    def reverify(self, argument: Any) -> dict[str, Any]:
         """Judge the kept candidate against the source as it is now: → `{jobId}`."""
-        document, site = self._site(argument)
-        self._ready(document, site)
-        result = self._result(document.uri, site.symbol)
-        candidate = result.candidate
+        document, site = self._job_site(argument)
+        candidate = result_in(self._session, argument).candidate
         if candidate is None:
             raise InputError(f"no candidate of {site.symbol} is kept", hint="run Optimize kernel")
-        given = {"source": Path(candidate.source).read_text(encoding="utf-8"), "space": candidate.space}
-        return self._start(document, site, self._session.job_for(site, document.uri, "quick"), given=given)
+        given = {"source": _text_of(candidate.source), "space": candidate.space}
+        job = self._session.job_for(site, document.uri, "quick")
+        return self._start(document, site, job, given=given, what="reverify")
 
-    def cancel(self, argument: dict[str, Any] | None = None) -> dict[str, Any]:
+    def profile(self, argument: Any) -> dict[str, Any]:
+        """Find what limits the kernel as it is, or a module's candidate under review, without a search: → `{jobId}`."""
+        document, site = self._job_site(argument)
+        result = self._session.live_result(document.uri, site.symbol)
+        fresh = result is not None and self._session.standing(result, self._session.finder.sites(document)) != "stale"
+        candidate = result.candidate if result is not None and fresh else None
+        given: dict[str, Any] = {}
+        if candidate is not None and candidate.author != "user":
+            given = {"source": _text_of(candidate.source), "space": candidate.space}
+        job = self._session.job_for(site, document.uri, "quick", confirm=False)
+        return self._start(document, site, job, given=given, what="profile")
+
+    def cancel(self, argument: Any = None) -> dict[str, Any]:
         """Cancel a job by `{jobId}` or `{uri, symbol}`, or all of them: → `{cancelled: [...]}`."""
-        argument = argument or {}
+        wished = argument if isinstance(argument, dict) else {}
         wanted = [
             job for job in self._session.jobs.running
-            if argument.get("jobId") in (None, job.id)
-            and (argument.get("uri") is None or Site(argument["uri"], job.site.symbol).key == job.site.key)
-            and argument.get("symbol") in (None, job.site.symbol)
+            if wished.get("jobId") in (None, job.id)
+            and (wished.get("uri") is None or Site(str(wished["uri"]), job.site.symbol).key == job.site.key)
+            and wished.get("symbol") in (None, job.site.symbol)
         ]
         for job in wanted:
             self._session.jobs.cancel(job)
@@ -80,111 +108,40 @@ class Commands:
     def jobs(self, _argument: Any = None) -> list[dict[str, Any]]:
         """Jobs at work."""
         return [
-            {"jobId": job.id, "uri": job.site.uri, "symbol": job.site.symbol, "line": job.line,
-             "percentage": job.percentage, "run": job.run}
+            {"jobId": job.id, "uri": job.site.uri, "symbol": job.site.symbol, "line": job.waiting or job.line,
+             "percentage": job.percentage, "run": job.run, "what": job.what}
             for job in self._session.jobs.running
         ]
 
-    async def accept(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """Apply the chosen candidate by an edit of the client's: → `{applied, reason?}`."""
-        document, site = self._site(argument)
-        result = self._result(document.uri, site.symbol)
-        sites = self._session.finder.sites(document.uri, document.source)
-        if self._session.is_stale(result, sites):
-            raise InputError(f"{site.symbol} changed since it was measured", hint="re-verify the kernel first")
-        client = self._session.client
-        if not client.create_files and not is_cuda(document.uri):
-            folder = self._write_folder(document, result)
-            self._accepted(document, result)
-            return {"applied": True, "folder": str(folder)}
-        edit = edits.accept_edit(self._session, document, result)
-        answer = await self._server.workspace_apply_edit_async(
-            types.ApplyWorkspaceEditParams(
-                edit=edit, label=f"HIERA: accept kernel {result.chosen}",
-                metadata=types.WorkspaceEditMetadata(is_refactoring=True),
-            )
-        )
-        if answer.applied:
-            self._accepted(document, result)
-        else:
-            logger.warning("the client did not apply the edit: %s", answer.failure_reason)
-        return {"applied": answer.applied, "reason": answer.failure_reason}
+    async def doctor(self, argument: Any = None) -> dict[str, Any]:
+        """What works on this machine and what does not, with the command that mends it: → `{text}`."""
+        if not self._session.trusted:
+            raise ConfigError("the workspace is not trusted", hint="trust it: the interpreter to look at is in it")
+        uri = document_in(self._server, argument).uri if argument else ""
+        python = self._session.settings_of(uri).interpreter
+        command = [sys.executable, "-c", DOCTOR, "doctor", *(["--python", python] if python else [])]
+        near = Path(uris.to_fs_path(uri) or ".").parent
+        done = await processes.run(command, timeout_s=DOCTOR_S, cwd=near if near.is_dir() else None)
+        self._server.window_log_message(types.LogMessageParams(type=types.MessageType.Info, message=done.output))
+        return {"text": done.output, "status": done.status}
 
-    def accepted(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """The client has applied a code action's edit itself."""
-        document = self._document(argument)
-        self._accepted(document, self._result(document.uri, str(argument.get("symbol"))))
-        return {"applied": True}
-
-    def discard(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """Put a result away. The run stays in the store."""
-        result = self._result(str(argument.get("uri")), str(argument.get("symbol")))
-        self._session.results.update(result, state="discarded")
-        self._show(result.uri)
-        return {"discarded": True}
-
-    def choose(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """Review another candidate: `{uri, symbol, candidate | step: 1 | -1}` → `{candidate}`."""
-        result = self._result(str(argument.get("uri")), str(argument.get("symbol")))
-        ids = [c.id for c in result.choices]
-        if not ids:
-            raise InputError("no candidate was accepted", hint="run Optimize kernel with a larger preset")
-        wanted = argument.get("candidate")
-        if wanted is None:
-            here = ids.index(result.chosen) if result.chosen in ids else 0
-            wanted = ids[(here + int(argument.get("step", 1))) % len(ids)]
-        if wanted not in ids:
-            raise InputError(f"candidate {wanted} was not accepted", hint=f"choose one of {', '.join(ids)}")
-        self._session.results.update(result, chosen=wanted)
-        self._show(result.uri)
-        return {"candidate": wanted}
-
-    async def diff(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """What to compare: `{left, right, title}`; shown by the server where the client only shows documents."""
-        document, site = self._site(argument)
-        result = self._result(document.uri, site.symbol)
-        candidate = result.candidate
-        if candidate is None:
-            raise InputError("no candidate was accepted", hint="run Optimize kernel with a larger preset")
-        right = content.candidate_uri(result, candidate.id)
-        answer = {
-            "left": document.uri if is_cuda(document.uri) else self._earlier_source(document, result),
-            "right": right, "source": uris.from_fs_path(candidate.source),
-            "title": f"{site.symbol}: current ↔ candidate {candidate.id}",
-        }
-        if self._session.client.show_document and "hiera.showDiff" not in self._session.client.client_commands:
-            shown = types.ShowDocumentParams(uri=answer["source"] or right, take_focus=True)
-            await self._server.window_show_document_async(shown)
-        return answer
-
-    def explain(self, argument: dict[str, Any]) -> dict[str, Any]:
-        """The evidence as text, also shown as a message where the client asks for notifications."""
-        document, site = self._site(argument)
-        result = self._result(document.uri, site.symbol)
-        stale = self._session.is_stale(result, self._session.finder.sites(document.uri, document.source))
-        plain = texts.hover(result, stale=stale, markdown=False)
-        self._server.window_log_message(types.LogMessageParams(type=types.MessageType.Info, message=plain))
-        return {"markdown": texts.hover(result, stale=stale, markdown=True), "text": plain}
-
-    def result(self, argument: dict[str, Any]) -> dict[str, Any] | None:
-        """The whole result of a site as data, for views: the summary, the choice and the state."""
-        from contracts import codec
-
-        found = self._session.results.at(Site(str(argument.get("uri")), str(argument.get("symbol"))))
-        return codec.to_data(found) if found is not None else None
-
-    def secret(self, argument: dict[str, Any]) -> dict[str, Any]:
+    def secret(self, argument: Any) -> dict[str, Any]:
         """Take a model's key from the editor's secret store: `{name, value}`. It stays in memory."""
-        self._session.secrets[str(argument["name"])] = str(argument["value"])
+        if not isinstance(argument, dict) or not all(isinstance(argument.get(key), str) for key in ("name", "value")):
+            raise InputError("the secret has no name or no value", hint="pass {name, value}")
+        self._session.secrets[argument["name"]] = argument["value"]
         return {"kept": True}
 
     def on_progress_cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
         """The user pressed Cancel on a progress."""
-        for job in self._session.jobs.running:
-            if job.id == params.token:
-                self._session.jobs.cancel(job)
+        self.cancel({"jobId": params.token})
 
-    def _start(self, document: TextDocument, site: EditorSite, job: Any, **how: Any) -> dict[str, Any]:
+    def _job_site(self, argument: Any) -> tuple[Document, EditorSite]:
+        document, site = site_in(self._server, self._session, argument)
+        check_ready(self._session, document, site)
+        return document, site
+
+    def _start(self, document: Document, site: EditorSite, job: Any, **how: Any) -> dict[str, Any]:
         self._publisher.clear_problem(document.uri, site.symbol)
         settings = self._session.settings_of(document.uri)
         key = self._session.secrets.get(settings.llm_key_variable)
@@ -199,53 +156,76 @@ class Commands:
         )
         self._progress[running.id] = JobProgress(self._server, self._session.client, running)
         self._publisher.refresh()
+        self._status.tell()
         return {"jobId": running.id}
 
-    def _on_progress(self, running: RunningJob, _kind: str) -> None:
+    def _on_progress(self, running: RunningJob, kind: str) -> None:
         self._progress[running.id].report()
+        if kind == "evaluation" and running.what == "optimize" and running.summary is not None:
+            self._session.results.keep_part(running.site, running.text_hash, running.summary)
 
     async def _on_end(self, running: RunningJob, end: JobEnd) -> None:
         uri, symbol = running.site.uri, running.site.symbol
         try:
-            if end.summary is not None and (end.summary.candidates or not end.problem):
-                self._session.results.put(running.site, running.text_hash, end.summary)
+            self._keep(running, end)
             if end.problem:
-                own = end.file is not None and Path(end.file) == Path(uris.to_fs_path(uri) or "")
-                self._publisher.problem(uri, symbol, end.problem, end.hint, end.line if own else None)
+                self._publisher.problem(uri, symbol, end)
                 if self._session.settings_of(uri).notifications != "off":
-                    text = f"HIERA could not optimise {symbol}: {end.problem} (to fix: {end.hint})"
+                    text = f"HIERA could not {running.what} {symbol}: {end.problem} (to fix: {end.hint})"
                     shown = types.ShowMessageParams(type=types.MessageType.Warning, message=text)
                     self._server.window_show_message(shown)
-            self._show(uri)
+            self._publisher.publish(uri)
+            self._publisher.refresh()
+            self._ask(running, end)
         finally:
+            self._status.tell()
             await self._progress.pop(running.id).end(end)
 
-    def _show(self, uri: str) -> None:
-        self._publisher.publish(uri)
-        self._publisher.refresh()
+    def _keep(self, running: RunningJob, end: JobEnd) -> None:
+        """Keep what a job found; one that found nothing leaves an earlier result alone."""
+        site, summary, results = running.site, end.summary, self._session.results
+        before = results.at(site)
+        if summary is None or (not summary.candidates and (end.problem or end.cancelled)):
+            results.drop_part(site)
+        elif running.what == "profile" and before is not None and before.text_hash == running.text_hash:
+            results.update(before, summary=with_profile(before.summary, summary))
+        elif running.what == "reverify" and summary.best is None and before is not None and not end.problem:
+            _refuse_reverified(summary, self._publisher, site)
+        else:
+            results.put(site, running.text_hash, summary)
 
-    def _accepted(self, document: TextDocument, result: Result) -> None:
-        """Remember the acceptance; for a `.cu` the text is now the candidate's, so that is what is fresh."""
-        self._session.results.update(result, state="accepted")
-        self._show(document.uri)
+    def _ask(self, running: RunningJob, end: JobEnd) -> None:
+        """Clients without lenses learn of the result by a question, which they may answer late or never."""
+        client, site = self._session.client, running.site
+        candidate = end.summary.best_candidate if end.summary is not None else None
+        if client.lenses or candidate is None or running.what == "profile" or end.cancelled:
+            return
+        if self._session.settings_of(site.uri).notifications == "off":
+            return
+        choices = {"Accept": self.results.accept, "Show diff": self.results.diff, "Discard": self.results.discard}
 
-    def _write_folder(self, document: TextDocument, result: Result) -> Path:
-        """For clients that cannot create files: write the folder ourselves, never over a stranger's."""
-        folder = edits.output_folder(self._session, document, result)
-        if not edits.is_ours(folder):
-            raise ConfigError("the output folder exists and is not ours", file=folder,
-                              hint="set hiera.outputFolder to another place")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, text in edits.folder_texts(result).items():
-                folder.joinpath(name).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"cannot write {folder}: {error.strerror}", hint="set hiera.outputFolder") from None
-        return folder
+        async def ask() -> None:
+            answer = await self._server.window_show_message_request_async(
+                types.ShowMessageRequestParams(
+                    type=types.MessageType.Info, message=f"HIERA {site.symbol}: {end_message(end)}",
+                    actions=[types.MessageActionItem(title=title) for title in choices],
+                )
+            )
+            chosen = choices.get(answer.title) if answer is not None else None
+            if chosen is not None:
+                done = _safe(chosen)({"uri": site.uri, "symbol": site.symbol})
+                if inspect.isawaitable(done):
+                    await done
 
-    def _earlier_source(self, document: TextDocument, result: Result) -> str | None:
-        path = edits.output_folder(self._session, document, result) / "cuda_source.cu"
-        return uris.from_fs_path(str(path)) if path.exists() else None
+        task = asyncio.get_running_loop().create_task(ask())
+        self._background.add(task)
+        task.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            message = types.LogMessageParams(type=types.MessageType.Warning, message=f"HIERA: {error}")
+            self._server.window_log_message(message)
 
     def _name_endpoint(self, uri: str) -> None:
         """The first run with a model says where the source goes."""
@@ -256,67 +236,42 @@ class Commands:
             self._session.warned.add(text)
             self._server.window_show_message(types.ShowMessageParams(type=types.MessageType.Info, message=text))
 
-    def _ready(self, document: TextDocument, site: EditorSite) -> None:
-        if not self._session.trusted:
-            raise ConfigError("the workspace is not trusted", hint="trust it: optimising imports and runs its code")
-        if self._session.jobs.at(Site(document.uri, site.symbol)) is not None:
-            raise InputError(f"a job for {site.symbol} is running", hint="wait for it or cancel it")
-        path = Path(uris.to_fs_path(document.uri) or "")
-        if not document.uri.startswith("file:") or not path.is_file():
-            raise InputError("the document is not a file on disk", hint="save it first")
-        if path.read_bytes() != document.source.encode("utf-8", "surrogatepass"):
-            raise InputError("the document has unsaved changes", hint="save it first: the job reads the file",
-                             file=path)
 
-    def _site(self, argument: dict[str, Any]) -> tuple[TextDocument, EditorSite]:
-        document = self._document(argument)
-        symbol = argument.get("symbol")
-        sites = self._session.finder.sites(document.uri, document.source)
-        site = next((s for s in sites if s.symbol == symbol), None)
-        if site is None and symbol is None and len(sites) == 1:
-            site = sites[0]
-        if site is None:
-            names = ", ".join(s.symbol for s in sites) or "nothing that can be optimised"
-            raise InputError(f"{symbol!r} is not in this document", hint=f"it has {names}")
-        return document, site
-
-    def _document(self, argument: dict[str, Any]) -> TextDocument:
-        if not isinstance(argument, dict) or not isinstance(argument.get("uri"), str):
-            raise InputError("the command's argument has no uri", hint="pass {uri, symbol}")
-        return self._server.workspace.get_text_document(argument["uri"])
-
-    def _result(self, uri: str, symbol: str) -> Result:
-        result = self._session.results.at(Site(uri, symbol))
-        if result is None:
-            raise InputError(f"{symbol} has no result", hint="run Optimize kernel first")
-        return result
+def _refuse_reverified(summary: Summary, publisher: Publisher, site: Site) -> None:
+    """The kept kernel does not do what the changed source does: say so, and keep it as it was."""
+    why = next((c.rejected for c in summary.candidates if c.rejected), "it was not accepted")
+    publisher.problem(site.uri, site.symbol, JobEnd(
+        problem=f"the kept kernel does not fit the changed source: {why}", hint="run Optimize kernel again",
+        code="hiera.reverify"))
 
 
-def _safe(handler: Any) -> Any:
-    """Turn what a user can mend into a request error with its sentence; pygls binds the server itself."""
-    import functools
-    import inspect
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InputError("the source of the candidate is no longer stored", hint="run Optimize kernel again",
+                         file=path) from None
 
-    from pygls.exceptions import JsonRpcException
+
+def _safe(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn what a user can mend into a request error with its sentence."""
 
     def refused(error: HieraError) -> JsonRpcException:
         return JsonRpcException(message=error.message(), code=types.LSPErrorCodes.RequestFailed.value)
 
     if inspect.iscoroutinefunction(handler):
 
-        @functools.wraps(handler)
-        async def awaited(*arguments: Any) -> Any:
+        async def awaited(argument: Any = None) -> Any:
             try:
-                return await handler(*arguments)
+                return await handler(argument)
             except HieraError as error:
                 raise refused(error) from None
 
         return awaited
 
-    @functools.wraps(handler)
-    def called(*arguments: Any) -> Any:
+    def called(argument: Any = None) -> Any:
         try:
-            return handler(*arguments)
+            return handler(argument)
         except HieraError as error:
             raise refused(error) from None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
+from pygls.exceptions import JsonRpcException
 
 from hiera_lsp.session import Session
 from hiera_lsp.settings import project_settings, read_settings
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
 
 SECTION = "hiera"
+logger = logging.getLogger(__name__)
 
 
 def begin(server: HieraServer, session: Session, params: types.InitializeParams) -> None:
@@ -24,6 +27,7 @@ def begin(server: HieraServer, session: Session, params: types.InitializeParams)
         options = {}
     session.trusted = options.get("trusted") is not False
     section = options.get("settings", {key: value for key, value in options.items() if key != "trusted"})
+    session.options = section
     folders = [folder.uri for folder in params.workspace_folders or ()]
     if not folders and params.root_uri:
         folders = [params.root_uri]
@@ -33,31 +37,52 @@ def begin(server: HieraServer, session: Session, params: types.InitializeParams)
 
 
 async def pull(server: HieraServer, session: Session) -> None:
-    """Ask the client for the section of every folder."""
-    if not session.client.configuration:
-        return
+    """Ask the client for the section of every folder; where it cannot tell, read the project's files again."""
     folders = list(server.workspace.folders.values())
+    if not session.client.configuration:
+        for folder in ["", *(uris.to_fs_path(f.uri) or "" for f in folders)]:
+            _apply(server, session, folder, session.options)
+        return
     items = [types.ConfigurationItem(section=SECTION)]
     items += [types.ConfigurationItem(scope_uri=folder.uri, section=SECTION) for folder in folders]
-    answers = await server.workspace_configuration_async(types.ConfigurationParams(items=items))
+    try:
+        answers = await server.workspace_configuration_async(types.ConfigurationParams(items=items))
+    except JsonRpcException as error:
+        logger.warning("the client gives no configuration: %s", error)
+        return
+    if not isinstance(answers, (list, tuple)):
+        return
     for folder, answer in zip(["", *(uris.to_fs_path(f.uri) or "" for f in folders)], answers, strict=False):
         _apply(server, session, folder, answer)
 
 
 def watch(server: HieraServer, session: Session) -> None:
-    """Ask to be told of changes, where the client takes registrations."""
+    """Ask to be told of changes, where the client takes registrations; a refusal is no error."""
+    registrations = []
     if session.client.change_configuration:
-        registration = types.Registration(
-            id="hiera-configuration", method=types.WORKSPACE_DID_CHANGE_CONFIGURATION,
-            register_options=types.DidChangeConfigurationRegistrationOptions(section=SECTION),
+        registrations.append(
+            types.Registration(
+                id="hiera-configuration", method=types.WORKSPACE_DID_CHANGE_CONFIGURATION,
+                register_options=types.DidChangeConfigurationRegistrationOptions(section=SECTION),
+            )
         )
-        server.client_register_capability(types.RegistrationParams(registrations=[registration]))
+    if session.client.watched_files:
+        watchers = [types.FileSystemWatcher(glob_pattern=f"**/{name}") for name in ("pyproject.toml", "hiera.toml")]
+        registrations.append(
+            types.Registration(
+                id="hiera-files", method=types.WORKSPACE_DID_CHANGE_WATCHED_FILES,
+                register_options=types.DidChangeWatchedFilesRegistrationOptions(watchers=watchers),
+            )
+        )
+    if registrations:
+        server.client_register_capability(types.RegistrationParams(registrations=registrations))
 
 
 async def changed(server: HieraServer, session: Session, params: types.DidChangeConfigurationParams) -> None:
     """Take new settings: pushed with the notification, or pulled where the client only says that they changed."""
     settings: Any = params.settings
     if isinstance(settings, dict) and isinstance(settings.get(SECTION), dict):
+        session.options = settings[SECTION]
         for folder in list(session.settings) or [""]:
             _apply(server, session, folder, settings[SECTION])
     else:

@@ -11,23 +11,37 @@ import json
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 from contracts import codec
-from contracts.errors import HieraError
+from contracts.errors import AgentError, ConfigError, ContractError, HieraError, InputError, ToolError
 from engine.agents.given import GivenAgent
+from engine.evaluate import gpu_lock
 from engine.optimize import limits, optimize
 from engine.report import progress_line
 from engine.requests import earlier_run
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
+from hiera_lsp.process_tree import adopt_orphans, kill_tree
 from hiera_lsp.summary import summarise
+
+# How long a job without a server may write its last events; then it ends with all that it started.
+LEAVE_S = 2.5
+WATCH_S = 0.5
+CODES: tuple[tuple[type[HieraError], str], ...] = (
+    (InputError, "hiera.input"), (ConfigError, "hiera.configuration"), (ContractError, "hiera.contract"),
+    (ToolError, "hiera.environment"), (AgentError, "hiera.agent"),
+)
+# Events after which the editor may show more.
+TELLING = frozenset({"workload", "plan", "evaluation", "baseline", "stopped"})
 
 
 def main() -> int:
     """Serve one job and return the exit status."""
     output = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # Whatever prints must miss the events.
+    adopt_orphans()
     request = json.loads(_first_line(sys.stdin.fileno()))
 
     def send(kind: str, **fields: Any) -> None:
@@ -36,8 +50,11 @@ def main() -> int:
     try:
         asyncio.run(_run(request, send))
     except HieraError as error:
-        send("failed", problem=error.problem, hint=error.hint, file=error.file, line=error.line)
+        code = next((code for kind, code in CODES if isinstance(error, kind)), "hiera.cannot-optimize")
+        send("failed", problem=error.problem, hint=error.hint, file=error.file, line=error.line, code=code)
         return 2
+    finally:
+        kill_tree(os.getpid(), with_root=False)
     return 0
 
 
@@ -45,6 +62,7 @@ async def _run(request: dict[str, Any], send: Any) -> None:
     job = codec.from_data(request["job"], Job)
     cancel = asyncio.Event()
     _listen(asyncio.get_running_loop(), cancel)
+    watching = asyncio.create_task(_tell_waiting(send))
     store = Store()
     rounds, budget = limits(job)
 
@@ -55,18 +73,32 @@ async def _run(request: dict[str, Any], send: Any) -> None:
             "line": progress_line(trajectory, rounds=rounds, budget=budget),
             "percentage": min(99, 100 * done // max(budget, 1)),
         }
-        if event.kind == "evaluation":
+        if event.kind in TELLING:
             fields["summary"] = codec.to_data(summarise(trajectory, store.root / "runs" / trajectory.run))
         send("progress", **fields)
 
-    agent = GivenAgent(**request["given"]) if request.get("given") else None
+    given = request.get("given")
+    agent = GivenAgent(**given) if given is not None else None
     anew = request.get("fresh") or request.get("resume") or agent is not None
     known = None if anew else earlier_run(job, store)
-    trajectory = known or await optimize(
-        job, on_event=on_event, agent=agent, store=store, resume=request.get("resume"), cancel=cancel
-    )
+    try:
+        trajectory = known or await optimize(
+            job, on_event=on_event, agent=agent, store=store, resume=request.get("resume"), cancel=cancel
+        )
+    finally:
+        watching.cancel()
     folder = store.root / "runs" / trajectory.run
     send("finished", run=trajectory.run, again=known is not None, summary=codec.to_data(summarise(trajectory, folder)))
+
+
+async def _tell_waiting(send: Any) -> None:
+    """Say when the job waits for a GPU that another job holds, and when it goes on."""
+    told: tuple[int, ...] = ()
+    while True:
+        await asyncio.sleep(WATCH_S)
+        if (now := gpu_lock.waiting_for()) != told:
+            told = now
+            send("waiting", what=f"waiting for GPU {now[0]}: another job is timing on it" if now else "")
 
 
 def _first_line(descriptor: int) -> bytes:
@@ -88,8 +120,12 @@ def _listen(loop: asyncio.AbstractEventLoop, cancel: asyncio.Event) -> None:
         while chunk := os.read(descriptor, 4096):
             if b"cancel" in chunk:
                 loop.call_soon_threadsafe(cancel.set)
-        loop.call_soon_threadsafe(cancel.set)
-        # Workers die with us (PDEATHSIG); a cancelled job needs a moment to write its last events.
-        threading.Timer(3.0, lambda: os._exit(3)).start()
+        try:
+            loop.call_soon_threadsafe(cancel.set)
+        except RuntimeError:
+            return
+        time.sleep(LEAVE_S)
+        kill_tree(os.getpid(), with_root=False)
+        os._exit(3)
 
     threading.Thread(target=watch, name="server-watch", daemon=True).start()

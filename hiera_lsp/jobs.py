@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
-import signal
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +16,14 @@ from urllib.parse import unquote
 
 from contracts import codec
 from engine.trajectory import Job
+from hiera_lsp.process_tree import kill_tree
 from hiera_lsp.summary import Summary
 
-GRACE_S = 5.0
+logger = logging.getLogger(__name__)
+# A cancelled job gets this long to stop by itself; the whole promise is 5 s.
+GRACE_S = 4.0
+# The diagnostic's code where a job says no better one.
+CANNOT = "hiera.cannot-optimize"
 PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = f"import sys; sys.path.insert(0, {str(PACKAGE_ROOT)!r}); from hiera_lsp.start import job; job()"
 
@@ -48,6 +52,8 @@ class RunningJob:
         line: The last progress line.
         percentage: 0 to 99.
         run: Run id, once known.
+        waiting: What it waits for, such as the GPU; empty while it works.
+        what: `optimize`, `reverify` or `profile`.
         log: Last lines of what the process wrote.
     """
 
@@ -55,6 +61,8 @@ class RunningJob:
     site: Site
     text_hash: str
     job: Job
+    what: str = "optimize"
+    waiting: str = ""
     line: str = "starting"
     percentage: int = 0
     run: str = ""
@@ -73,6 +81,7 @@ class JobEnd:
     hint: str = ""
     file: str | None = None
     line: int | None = None
+    code: str = CANNOT
     cancelled: bool = False
 
 
@@ -101,7 +110,7 @@ class Jobs:
     def start(
         self, site: Site, job: Job, *, text_hash: str, on_progress: OnProgress, on_end: OnEnd,
         resume: str | None = None, fresh: bool = False, given: Mapping[str, str] | None = None,
-        extra_environment: Mapping[str, str] | None = None,
+        what: str = "optimize", extra_environment: Mapping[str, str] | None = None,
     ) -> RunningJob:
         """Start a job and return at once. The caller has checked that the site has none.
 
@@ -113,10 +122,11 @@ class Jobs:
             on_end: Called once, however the job ends.
             resume: Run to go on with.
             fresh: Do not answer from an earlier run.
-            given: `source` and `space` of the one kernel to judge, instead of a search.
+            given: `source` and `space` of the one kernel to judge, instead of a search; no source to judge none.
+            what: `optimize`, `reverify` or `profile`.
             extra_environment: Such as the key of a model.
         """
-        running = RunningJob(id=f"job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job)
+        running = RunningJob(id=f"hiera-job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job, what=what)
         self._running[site.key] = running
         request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh, "given": dict(given) if given else None}
         environment = {**self._environment, **(extra_environment or {})}
@@ -127,11 +137,19 @@ class Jobs:
 
     def cancel(self, running: RunningJob) -> None:
         """Ask a job to stop; it keeps its best, and is killed if it does not listen."""
+        if running.cancelled:
+            return
         running.cancelled = True
-        if running.process is not None and running.process.stdin is not None:
-            with contextlib.suppress(ConnectionError, RuntimeError):
-                running.process.stdin.write(b"cancel\n")
+        _ask_to_stop(running)
         asyncio.get_running_loop().call_later(GRACE_S, _kill, running)
+
+    def leave_all(self) -> None:
+        """The server ends: every job hears it by the end of its input, stops and kills what it started."""
+        for running in list(self._running.values()):
+            running.cancelled = True
+            process = running.process
+            if process is not None and process.stdin is not None:
+                process.stdin.close()
 
     def kill_all(self) -> None:
         """End every job now; what was evaluated is in the store."""
@@ -143,11 +161,15 @@ class Jobs:
         self, running: RunningJob, request: dict[str, Any], environment: Mapping[str, str],
         on_progress: OnProgress, on_end: OnEnd,
     ) -> None:
-        end = JobEnd(problem="the job's process could not be started", hint="see the log")
+        end = JobEnd(cancelled=True)
         try:
             end = await self._converse(running, request, environment, on_progress)
         except OSError as error:
             end = JobEnd(problem=f"the job's process could not be started: {error}", hint="see the log")
+        except Exception as error:
+            logger.exception("a job failed")
+            end = JobEnd(summary=running.summary, problem=f"the job's answers make no sense: {error}"[:300],
+                         hint="see the log")
         finally:
             _kill(running)
             self._running.pop(running.site.key, None)
@@ -167,11 +189,16 @@ class Jobs:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
+        if running.cancelled:
+            _ask_to_stop(running)
         log = asyncio.create_task(_collect(process.stderr, running.log))
         end: JobEnd | None = None
         async for raw in process.stdout:
             event = json.loads(raw)
-            if event["event"] == "progress":
+            if event["event"] == "waiting":
+                running.waiting = event["what"]
+                on_progress(running, "waiting")
+            elif event["event"] == "progress":
                 running.line, running.percentage, running.run = event["line"], event["percentage"], event["run"]
                 if event.get("summary") is not None:
                     running.summary = codec.from_data(event["summary"], Summary)
@@ -180,7 +207,7 @@ class Jobs:
                 end = JobEnd(summary=codec.from_data(event["summary"], Summary), cancelled=running.cancelled)
             elif event["event"] == "failed":
                 end = JobEnd(problem=event["problem"], hint=event["hint"], file=event["file"], line=event["line"],
-                             cancelled=running.cancelled)
+                             code=event.get("code", CANNOT), summary=running.summary, cancelled=running.cancelled)
         status = await process.wait()
         await log
         if end is not None:
@@ -192,12 +219,17 @@ class Jobs:
                       hint=f"see the log: {last}")
 
 
+def _ask_to_stop(running: RunningJob) -> None:
+    if running.process is not None and running.process.stdin is not None:
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            running.process.stdin.write(b"cancel\n")
+
+
 def _kill(running: RunningJob) -> None:
-    """Kill the job's whole process group, if it is still there."""
+    """Kill the job with everything that it started, if it is still there."""
     process = running.process
     if process is not None and process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_tree(process.pid)
 
 
 async def _collect(stream: asyncio.StreamReader | None, lines: list[str], keep: int = 200) -> None:

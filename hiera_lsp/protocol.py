@@ -1,26 +1,75 @@
-"""pygls, made fit for a server whose work outlives its requests.
+"""pygls, made fit for a server whose work outlives its requests and whose clients make mistakes.
 
 Each override names the pygls 2.1 behaviour that it mends.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Generator
+from concurrent.futures import Future
 from typing import Any
 
 from lsprotocol import types
+from pygls.exceptions import JsonRpcException
 from pygls.protocol import LanguageServerProtocol, lsp_method
 
+from hiera_lsp.documents import keep_documents
+
 CANDIDATE_SCHEME = "hiera-candidate"
+logger = logging.getLogger(__name__)
 
 
 class HieraProtocol(LanguageServerProtocol):
     """The protocol with its edges mended."""
 
+    def receive(self, body: bytes) -> bool:
+        """Take one message; False ends the server.
+
+        pygls leaves requests without an answer that it cannot read, shows the client's mistakes to the user as
+        errors, and ends by an exception in the middle of a handler.
+        """
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError):
+            self._refuse(None, types.ErrorCodes.ParseError, "this is no JSON")
+            return True
+        if not isinstance(data, dict) or data.get("jsonrpc") != self.VERSION:
+            self._refuse(None, types.ErrorCodes.InvalidRequest, "this is no JSON-RPC 2.0 message")
+            return True
+        number, method = data.get("id"), data.get("method")
+        if method == types.EXIT:
+            return False
+        if not isinstance(number, (int, str, type(None))) or isinstance(number, bool):
+            self._refuse(None, types.ErrorCodes.InvalidRequest, "the id is no number or text")
+            return True
+        if method is not None and self._out_of_order(method, number):
+            return True
+        try:
+            message = self.structure_message(data)
+            if not hasattr(message, "jsonrpc"):
+                raise JsonRpcException(message="this is no message")
+            self.handle_message(message)
+        except Exception as error:  # noqa: BLE001 - whatever a client sends, the next message is served.
+            logger.warning("a message was refused: %s %r", method, error)
+            if number is not None and isinstance(method, str):
+                self._refuse(number, types.ErrorCodes.InvalidParams, f"the parameters of {method} are malformed")
+        return True
+
     @lsp_method(types.INITIALIZE)
     def lsp_initialize(self, params: types.InitializeParams) -> Generator[Any, Any, types.InitializeResult]:
-        """Advertise virtual documents, which pygls does not know yet."""
-        result = yield from super().lsp_initialize(params)
+        """Hold our documents, and advertise virtual documents, which pygls does not know yet."""
+        inner = super().lsp_initialize(params)
+        call = next(inner)
+        keep_documents(self.workspace)
+        result = None
+        while result is None:
+            answer = yield call
+            try:
+                call = inner.send(answer)
+            except StopIteration as end:
+                result = end.value
         capabilities = result.capabilities
         if capabilities.workspace is None:
             capabilities.workspace = types.WorkspaceOptions()
@@ -39,15 +88,49 @@ class HieraProtocol(LanguageServerProtocol):
                 future.cancel()
         self._shutdown = True
 
-    def _handle_response(self, msg_id: Any, result: Any = None, error: Any = None) -> None:
-        """Drop the answer to a request whose task was cancelled: pygls shows it to the user as an error."""
-        future = self._request_futures.get(msg_id)
-        if future is not None and future.cancelled():
-            self._request_futures.pop(msg_id, None)
-            return
-        super()._handle_response(msg_id, result, error)
-
     @property
     def is_shut_down(self) -> bool:
         """True after a shutdown request."""
         return bool(self._shutdown)
+
+    def _handle_response(self, msg_id: Any, result: Any = None, error: Any = None) -> None:
+        """Drop the answer to a request whose task was cancelled: pygls shows it to the user as an error."""
+        future = self._request_futures.get(msg_id)
+        if future is not None and future.done():
+            self._request_futures.pop(msg_id, None)
+            return
+        super()._handle_response(msg_id, result, error)
+
+    def _send_handler_result(self, future: Future[Any], *, msg_id: Any) -> None:
+        """A refusal is an answer, not an accident: pygls logs a traceback and shows it a second time."""
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, JsonRpcException):
+            self._request_futures.pop(msg_id, None)
+            self._result_types.pop(msg_id, None)
+            self._send_response(msg_id, error=error.to_response_error())
+            return
+        super()._send_handler_result(future, msg_id=msg_id)
+
+    def _out_of_order(self, method: Any, number: Any) -> bool:
+        """True when a message came at a time when it makes no sense; a request is told so."""
+        if not isinstance(method, str):
+            self._refuse(number, types.ErrorCodes.InvalidRequest, "the method is no text")
+        elif method == types.INITIALIZE and number is not None and self._workspace is None:
+            return False
+        elif method == types.INITIALIZE:
+            self._refuse(number, types.ErrorCodes.InvalidRequest, "initialize is a request, and comes once")
+        elif self._workspace is None:
+            self._refuse(number, types.ErrorCodes.ServerNotInitialized, "the server is not initialized")
+        elif self._shutdown:
+            self._refuse(number, types.ErrorCodes.InvalidRequest, "the server is shut down")
+        else:
+            return False
+        return True
+
+    def _refuse(self, number: Any, code: types.ErrorCodes, message: str) -> None:
+        """Answer with an error; a notification gets no answer, and what has no id is only logged."""
+        if number is None:
+            logger.warning("a message was dropped: %s", message)
+            return
+        error = {"code": code.value, "message": message}
+        self._send_data({"jsonrpc": self.VERSION, "id": number, "error": error})

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from lsprotocol import types
-from pygls.workspace import TextDocument
 
+from hiera_lsp.documents import document_of
 from hiera_lsp.features import diagnostics
+from hiera_lsp.jobs import JobEnd
 from hiera_lsp.session import Session
 
 if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
+
+# Typing is followed at this pace: reading a large file takes longer than a keystroke.
+PAUSE_S = 0.1
+# At most one refresh of lenses and hints in this time.
+REFRESH_S = 0.2
 
 
 class Publisher:
@@ -20,63 +28,74 @@ class Publisher:
     def __init__(self, server: HieraServer, session: Session) -> None:
         self._server, self._session = server, session
         self._sent: dict[str, list[types.Diagnostic]] = {}
-        self._problems: dict[str, list[tuple[str, types.Diagnostic]]] = {}
-        # By the client's own spelling: pygls keeps its documents under another.
+        self._problems: dict[str, dict[str, JobEnd]] = {}
+        # By the client's own spelling: one path may be spelled in several ways.
         self._open: set[str] = set()
+        self._later: dict[str, asyncio.TimerHandle] = {}
+        self._refresh: asyncio.TimerHandle | None = None
 
     def opened(self, uri: str) -> None:
         """A document is open: show what is known of it."""
         self._open.add(uri)
-        self.publish(uri)
+        self._session.results.of(uri)
+        self._soon(uri)
 
     def publish(self, uri: str) -> None:
-        """Send the document's diagnostics, if they differ from those last sent."""
-        if uri not in self._open:
-            return
-        document = self._server.workspace.get_text_document(uri)
-        found = diagnostics.diagnostics(self._session, document)
-        found += [problem for _, problem in self._problems.get(uri, ())]
-        if found != self._sent.get(uri, []):
-            self._sent[uri] = found
-            self._send(document, found)
+        """Send the document's diagnostics to everybody who has it open, if they differ from those last sent."""
+        for spelled in [known for known in self._open if unquote(known) == unquote(uri)]:
+            document = document_of(self._server, spelled)
+            found = diagnostics.diagnostics(self._session, document)
+            sites = {site.symbol: site for site in self._session.finder.sites(document)}
+            for symbol, end in self._problems.get(unquote(spelled), {}).items():
+                found.append(diagnostics.problem(self._session, document, sites.get(symbol), end))
+            if found != self._sent.get(spelled, []):
+                self._sent[spelled] = found
+                self._server.text_document_publish_diagnostics(
+                    types.PublishDiagnosticsParams(uri=spelled, version=document.version, diagnostics=found)
+                )
 
     def changed(self, uri: str) -> None:
         """The text changed: problems are forgotten, results of changed classes are taken down."""
-        self._problems.pop(uri, None)
+        self._problems.pop(unquote(uri), None)
         if self._sent.get(uri) or self._session.results.of(uri):
-            self.publish(uri)
+            self._soon(uri)
 
     def closed(self, uri: str) -> None:
         """The document is closed: clear it."""
         self._open.discard(uri)
         self._session.finder.forget(uri)
-        self._problems.pop(uri, None)
+        self._problems.pop(unquote(uri), None)
+        if (timer := self._later.pop(uri, None)) is not None:
+            timer.cancel()
         if self._sent.pop(uri, None):
             self._server.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri=uri, diagnostics=[]))
 
-    def problem(self, uri: str, symbol: str, message: str, hint: str, line: int | None) -> None:
+    def problem(self, uri: str, symbol: str, end: JobEnd) -> None:
         """Show why a job could not be done, until the text changes."""
-        if uri not in self._open:
-            return
-        document = self._server.workspace.get_text_document(uri)
-        site = next((s for s in self._session.finder.sites(uri, document.source) if s.symbol == symbol), None)
-        found = diagnostics.problem(document, site, message, hint, line)
-        self._problems[uri] = [entry for entry in self._problems.get(uri, ()) if entry[0] != symbol] + [(symbol, found)]
+        self._problems.setdefault(unquote(uri), {})[symbol] = end
         self.publish(uri)
 
     def clear_problem(self, uri: str, symbol: str) -> None:
         """A new job begins: its old problem goes."""
-        self._problems[uri] = [entry for entry in self._problems.get(uri, ()) if entry[0] != symbol]
-        self.publish(uri)
+        if self._problems.get(unquote(uri), {}).pop(symbol, None) is not None:
+            self.publish(uri)
 
     def refresh(self) -> None:
         """Ask the client to fetch lenses and hints again, where it can."""
+        if self._refresh is None and (self._session.client.lens_refresh or self._session.client.inlay_refresh):
+            self._refresh = asyncio.get_running_loop().call_later(REFRESH_S, self._refresh_now)
+
+    def _refresh_now(self) -> None:
+        self._refresh = None
         if self._session.client.lens_refresh:
             self._server.workspace_code_lens_refresh(None)
         if self._session.client.inlay_refresh:
             self._server.workspace_inlay_hint_refresh(None)
 
-    def _send(self, document: TextDocument, found: list[types.Diagnostic]) -> None:
-        self._server.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri=document.uri, version=document.version, diagnostics=found)
-        )
+    def _soon(self, uri: str) -> None:
+        if uri not in self._later:
+            self._later[uri] = asyncio.get_running_loop().call_later(PAUSE_S, self._now, uri)
+
+    def _now(self, uri: str) -> None:
+        self._later.pop(uri, None)
+        self.publish(uri)

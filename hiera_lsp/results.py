@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +17,12 @@ from hiera_lsp.jobs import Site
 from hiera_lsp.summary import CandidateSummary, Summary
 
 State = Literal["offered", "accepted", "discarded"]
+Standing = Literal["offered", "accepted", "discarded", "stale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a finished job gave for a site.
+    """What a job gave for a site.
 
     Attributes:
         uri, symbol: The site.
@@ -28,6 +31,8 @@ class Result:
         chosen: Candidate under review; the best at first.
         state: What the user did with it.
         finished_at: ISO time in UTC.
+        applied_hash: Hash of the site's text with our own edit in it; empty where none was offered.
+        owner: Process of the server whose job is still at work on it; 0 once the job has ended.
     """
 
     uri: str
@@ -37,6 +42,8 @@ class Result:
     chosen: str | None
     state: State = "offered"
     finished_at: str = ""
+    applied_hash: str = ""
+    owner: int = 0
 
     @property
     def candidate(self) -> CandidateSummary | None:
@@ -49,64 +56,144 @@ class Result:
         accepted = [c for c in self.summary.candidates if c.accepted]
         return tuple(sorted(accepted, key=lambda c: -(c.speedup or 0.0)))
 
+    def standing(self, text_hash: str | None) -> Standing:
+        """How the result stands to the site's text as it is now; `text_hash` is None where the site is gone.
+
+        Our own edit changes the text too. It is told from the user's by its hash, not by what the client
+        says of having applied it; when it is undone, the candidate is on offer again.
+        """
+        if self.state == "discarded":
+            return "discarded"
+        if text_hash == self.text_hash:
+            return "offered" if self.applied_hash not in ("", self.text_hash) else self.state
+        return "accepted" if text_hash is not None and text_hash == self.applied_hash else "stale"
+
 
 class Results:
-    """All results, newest per site.
+    """Results of this and earlier servers, one file a site, read when a document asks for them.
 
     Args:
-        file: JSON lines file that keeps them; None keeps them in memory only.
+        folder: Where they are kept; None keeps them in memory only.
     """
 
-    def __init__(self, file: Path | None = None) -> None:
-        self._file = file
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._by_site: dict[tuple[str, str], Result] = {}
-        if file is not None:
-            for data in _lines(file):
-                with contextlib.suppress(Exception):
-                    result = codec.from_data(data, Result)
-                    self._by_site[Site(result.uri, result.symbol).key] = result
+        self._read: set[str] = set()
 
     def at(self, site: Site) -> Result | None:
         """The result of a site."""
+        self._load(site.uri)
         return self._by_site.get(site.key)
 
     def of(self, uri: str) -> tuple[Result, ...]:
         """All results of a document."""
+        self._load(uri)
         path = Site(uri, "").key[0]
         return tuple(result for (known, _), result in self._by_site.items() if known == path)
 
     def by_run(self, run: str) -> Result | None:
-        """The result that came from a run."""
+        """The result that came from a run, of the documents seen so far."""
         return next((result for result in self._by_site.values() if result.summary.run == run), None)
 
     def put(self, site: Site, text_hash: str, summary: Summary) -> Result:
-        """Keep a finished job's result."""
-        result = Result(
-            uri=site.uri, symbol=site.symbol, text_hash=text_hash, summary=summary, chosen=summary.best,
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+        """Keep an ended job's result."""
+        result = made(site, text_hash, summary)
         self.update(result)
+        self._remove(site, "part")
         return result
 
     def update(self, result: Result, **changes: Any) -> Result:
         """Replace a result by itself with `changes`."""
         result = replace(result, **changes)
-        self._by_site[Site(result.uri, result.symbol).key] = result
-        if self._file is not None:
-            # A disk that refuses costs the memory of this result over a restart, not the result.
-            with contextlib.suppress(OSError):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                with self._file.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(codec.to_data(result)) + "\n")
+        site = Site(result.uri, result.symbol)
+        self._load(site.uri)
+        self._by_site[site.key] = result
+        self._write(site, "json", result)
         return result
 
+    def keep_part(self, site: Site, text_hash: str, summary: Summary) -> None:
+        """Keep what a job at work has so far, for the case that the server is killed."""
+        self._write(site, "part", replace(made(site, text_hash, summary), owner=os.getpid()))
 
-def _lines(file: Path) -> Iterator[Any]:
+    def drop_part(self, site: Site) -> None:
+        """The job ended without a result."""
+        self._remove(site, "part")
+
+    def _load(self, uri: str) -> None:
+        document = Site(uri, "").key[0]
+        if self._folder is None or document in self._read:
+            return
+        self._read.add(document)
+        for ending in ("json", "part"):
+            for result in _stored(self._folder / _name(document), ending):
+                if ending == "json":
+                    self._by_site[Site(result.uri, result.symbol).key] = result
+                elif not _is_alive(result.owner):
+                    self._take_part(replace(result, owner=0))
+
+    def _take_part(self, part: Result) -> None:
+        """Take what a killed server's job left, unless it is poorer than the result from before it."""
+        site = Site(part.uri, part.symbol)
+        known = self._by_site.get(site.key)
+        if known is None or known.text_hash != part.text_hash or part.summary.best is not None:
+            self._by_site[site.key] = part
+            self._write(site, "json", part)
+        self._remove(site, "part")
+
+    def _path(self, site: Site, ending: str) -> Path | None:
+        document, symbol = site.key
+        return self._folder / _name(document) / f"{_name(symbol)}.{ending}" if self._folder is not None else None
+
+    def _write(self, site: Site, ending: str, result: Result) -> None:
+        path = self._path(site, ending)
+        if path is None:
+            return
+        # A disk that refuses costs the memory of this result over a restart, not the result.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            new = path.with_suffix(f".{ending}.{os.getpid()}.new")
+            new.write_text(json.dumps(codec.to_data(result)), encoding="utf-8")
+            new.replace(path)
+
+    def _remove(self, site: Site, ending: str) -> None:
+        path = self._path(site, ending)
+        if path is not None:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def made(site: Site, text_hash: str, summary: Summary) -> Result:
+    """A new result, now."""
+    return Result(
+        uri=site.uri, symbol=site.symbol, text_hash=text_hash, summary=summary, chosen=summary.best,
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _stored(folder: Path, ending: str) -> Iterator[Result]:
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        paths = sorted(folder.glob(f"*.{ending}"))
+    except OSError:
         return
-    for line in text.splitlines():
-        # A torn last line is what a kill leaves behind.
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
+    for path in paths:
+        # What another version wrote, or a kill left half written, is as if absent.
+        with contextlib.suppress(Exception):
+            yield codec.from_data(json.loads(path.read_text(encoding="utf-8")), Result)
+
+
+def _name(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def _is_alive(pid: int) -> bool:
+    """True while the server that owns a running job is there; our own id is a job of ours, or an old number again."""
+    if pid <= 0 or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

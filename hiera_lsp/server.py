@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, BinaryIO, NoReturn
 
 from lsprotocol import converters, types
 from pygls.exceptions import JsonRpcInvalidParams
@@ -17,11 +19,13 @@ from pygls.lsp.server import LanguageServer
 from contracts.errors import HieraError
 from hiera_lsp import configuration, transport
 from hiera_lsp.commands import Commands
+from hiera_lsp.documents import document_of
 from hiera_lsp.features import code_actions, content, hover, lenses
 from hiera_lsp.protocol import HieraProtocol
 from hiera_lsp.publisher import Publisher
 from hiera_lsp.results import Results
-from hiera_lsp.session import Client, Session, results_file
+from hiera_lsp.session import Client, Session, results_folder
+from hiera_lsp.status import Status
 
 logger = logging.getLogger(__name__)
 
@@ -29,13 +33,20 @@ logger = logging.getLogger(__name__)
 class HieraServer(LanguageServer):
     """A pygls server with one session."""
 
+    protocol: HieraProtocol
+
     def __init__(self) -> None:
         super().__init__(
             "hiera-lsp", _version(), protocol_cls=HieraProtocol, converter_factory=converters.get_converter
         )
-        self.session = Session(results=Results(results_file()))
+        self.session = Session(results=Results(results_folder()))
         self.publisher = Publisher(self, self.session)
-        self.commands = Commands(self, self.session, self.publisher)
+        self.status = Status(self, self.session)
+        self.commands = Commands(self, self.session, self.publisher, self.status)
+
+    def report_server_error(self, error: Exception, source: Any) -> None:
+        """Errors go to the log: pygls would show every mistake of a client to the user."""
+        logger.error("%s: %r", getattr(source, "__name__", source), error)
 
 
 def make_server() -> HieraServer:
@@ -59,22 +70,36 @@ def main(argv: list[str] | None = None) -> int:
         filename=arguments.log_file, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = make_server()
-    signal.signal(signal.SIGTERM, lambda *_: _leave(server))
     if arguments.tcp is not None:
+        signal.signal(signal.SIGTERM, lambda *_: _leave(server))
         server.start_tcp("127.0.0.1", arguments.tcp)
-    else:
-        own_input, output = transport.claim_stdio()
-        server.start_io(own_input, output)
-    server.session.jobs.kill_all()
-    status = 0 if server.protocol.is_shut_down else 1  # type: ignore[attr-defined]
-    # A reader thread may still sit in a blocking read; nothing is left to save.
+        _leave(server)
+    own_input, output = transport.claim_stdio()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_serve(server, own_input, output))
+    _leave(server)
+    return 1  # Not reached.
+
+
+async def _serve(server: HieraServer, own_input: BinaryIO, output: BinaryIO) -> None:
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, gone.set)
+    writer = transport.Writer(output, lambda: loop.call_soon_threadsafe(gone.set))
+    server.protocol.set_writer(writer)
+    serving = asyncio.ensure_future(transport.serve(own_input, server.protocol.receive))
+    waiting = asyncio.ensure_future(gone.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    writer.close()
+    # Jobs hear it by the end of their input even when we are killed; nothing is left to save.
+    _leave(server)
+
+
+def _leave(server: HieraServer) -> NoReturn:
+    """End now, whatever thread still waits for something: 0 after a shutdown request, else 1."""
+    server.session.jobs.leave_all()
     sys.stderr.flush()
-    os._exit(status)
-
-
-def _leave(server: HieraServer) -> None:
-    server.session.jobs.kill_all()
-    os._exit(0 if server.protocol.is_shut_down else 1)  # type: ignore[attr-defined]
+    os._exit(0 if server.protocol.is_shut_down else 1)
 
 
 def _lifecycle(server: HieraServer) -> None:
@@ -88,8 +113,13 @@ def _lifecycle(server: HieraServer) -> None:
 
     @server.feature(types.INITIALIZED)
     async def on_initialized(_params: types.InitializedParams) -> None:
-        await configuration.pull(server, session)
         configuration.watch(server, session)
+        await configuration.pull(server, session)
+        server.status.tell()
+
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    async def on_files(_params: types.DidChangeWatchedFilesParams) -> None:
+        await configuration.pull(server, session)
 
     @server.feature(types.WORKSPACE_DID_CHANGE_CONFIGURATION)
     async def on_configuration(params: types.DidChangeConfigurationParams) -> None:
@@ -101,7 +131,7 @@ def _lifecycle(server: HieraServer) -> None:
 
     @server.feature(types.SHUTDOWN)
     def on_shutdown(_params: Any = None) -> None:
-        session.jobs.kill_all()
+        session.jobs.leave_all()
 
 
 def _documents(server: HieraServer) -> None:
@@ -126,31 +156,31 @@ def _features(server: HieraServer) -> None:
         types.CodeActionOptions(code_action_kinds=list(code_actions.KINDS), resolve_provider=True),
     )
     def on_actions(params: types.CodeActionParams) -> list[types.CodeAction | types.Command]:
-        return code_actions.code_actions(session, server.workspace.get_text_document(params.text_document.uri), params)
+        return code_actions.code_actions(session, document_of(server, params.text_document.uri), params)
 
     @server.feature(types.CODE_ACTION_RESOLVE)
     def on_resolve(action: types.CodeAction) -> types.CodeAction:
         data: Any = action.data
-        if not isinstance(data, dict) or "uri" not in data:
+        if not isinstance(data, dict) or not isinstance(data.get("uri"), str):
             return action
-        return code_actions.resolve(session, server.workspace.get_text_document(data["uri"]), action)
+        return code_actions.resolve(session, document_of(server, data["uri"]), action)
 
     @server.feature(types.TEXT_DOCUMENT_HOVER)
     def on_hover(params: types.HoverParams) -> types.Hover | None:
-        return hover.hover(session, server.workspace.get_text_document(params.text_document.uri), params)
+        return hover.hover(session, document_of(server, params.text_document.uri), params)
 
     @server.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def on_lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
-        return lenses.code_lenses(session, server.workspace.get_text_document(params.text_document.uri))
+        return lenses.code_lenses(session, document_of(server, params.text_document.uri))
 
     @server.feature(types.TEXT_DOCUMENT_INLAY_HINT)
     def on_hints(params: types.InlayHintParams) -> list[types.InlayHint]:
-        return lenses.inlay_hints(session, server.workspace.get_text_document(params.text_document.uri), params)
+        return lenses.inlay_hints(session, document_of(server, params.text_document.uri), params)
 
     @server.feature("workspace/textDocumentContent")
     def on_content(params: Any) -> dict[str, str]:
         try:
-            return {"text": content.candidate_content(session, params.uri)}
+            return {"text": content.candidate_content(str(getattr(params, "uri", "")))}
         except HieraError as error:
             raise JsonRpcInvalidParams(message=error.message()) from None
 

@@ -14,7 +14,7 @@ from pygls import uris
 from engine.store import cache_root
 from engine.trajectory import Job
 from hiera_lsp.jobs import Jobs, Site
-from hiera_lsp.results import Result, Results
+from hiera_lsp.results import Result, Results, Standing
 from hiera_lsp.settings import Settings
 from hiera_lsp.sites import EditorSite, SiteFinder
 
@@ -39,6 +39,9 @@ class Client:
     configuration: bool = False
     change_configuration: bool = False
     show_document: bool = False
+    lenses: bool = False
+    watched_files: bool = False
+    status: bool = False
     client_commands: tuple[str, ...] = ()
 
     @classmethod
@@ -73,8 +76,18 @@ class Client:
                 and workspace.did_change_configuration.dynamic_registration
             ),
             show_document=bool(window and window.show_document),
-            client_commands=tuple(commands.get("commands", ())) if isinstance(commands, Mapping) else (),
+            lenses=bool(document and document.code_lens),
+            watched_files=bool(
+                workspace and workspace.did_change_watched_files
+                and workspace.did_change_watched_files.dynamic_registration
+            ),
+            status=isinstance(experimental, Mapping) and experimental.get("serverStatusNotification") is True,
+            client_commands=_words(commands.get("commands")) if isinstance(commands, Mapping) else (),
         )
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,6 +96,7 @@ class Session:
 
     Attributes:
         trusted: False refuses to run anything of the user's.
+        options: The `hiera` section that the client gave last without being asked.
         settings: Per workspace folder path; the empty key holds where no folder fits.
         warned: Setting warnings already shown.
     """
@@ -93,6 +107,7 @@ class Session:
     results: Results = field(default_factory=Results)
     jobs: Jobs = field(default_factory=lambda: Jobs(os.environ))
     settings: dict[str, Settings] = field(default_factory=dict)
+    options: Any = None
     warned: set[str] = field(default_factory=set)
     secrets: dict[str, str] = field(default_factory=dict)
 
@@ -106,14 +121,15 @@ class Session:
         """The settings that hold for a document."""
         return self.settings.get(self.folder_of(uri)) or self.settings.get("") or Settings()
 
-    def job_for(self, site: EditorSite, uri: str, preset: str | None) -> Job:
+    def job_for(self, site: EditorSite, uri: str, preset: str | None, *, confirm: bool = True) -> Job:
         """The engine's job for a site, from the settings."""
         settings = self.settings_of(uri)
         return Job(
             file=uris.to_fs_path(uri) or uri,
             name=site.symbol,
             preset=preset or settings.preset,
-            budget=settings.budget or None,
+            # A preset asked for by name says how large the search is; the settings' own number counts else.
+            budget=settings.budget or None if preset in (None, settings.preset) else None,
             seconds=float(settings.limit_s) if settings.limit_s else None,
             tokens=settings.tokens or None,
             space=settings.space or None,  # type: ignore[arg-type] - checked by the settings.
@@ -121,12 +137,13 @@ class Session:
             precision=settings.precision,  # type: ignore[arg-type]
             device=settings.device,
             python=settings.interpreter,
+            confirm=confirm,
         )
 
-    def is_stale(self, result: Result, sites: tuple[EditorSite, ...]) -> bool:
-        """True when the site's text is no longer the one that was measured."""
+    def standing(self, result: Result, sites: tuple[EditorSite, ...]) -> Standing:
+        """How a result stands to the document's text as it is now."""
         site = next((s for s in sites if s.symbol == result.symbol), None)
-        return site is None or site.text_hash != result.text_hash
+        return result.standing(site.text_hash if site is not None else None)
 
     def live_result(self, uri: str, symbol: str) -> Result | None:
         """The site's result unless the user discarded it."""
@@ -134,6 +151,6 @@ class Session:
         return None if result is None or result.state == "discarded" else result
 
 
-def results_file() -> Path:
+def results_folder() -> Path:
     """Where results are kept over restarts."""
-    return cache_root() / "editor" / "results.jsonl"
+    return cache_root() / "editor"

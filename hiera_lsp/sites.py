@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
 from contracts.cuda_adaptor import contract_arguments
 from contracts.cuda_pragmas import Pragmas, pragma_template, read_pragmas
-from contracts.cuda_sites import CudaFunction, Span, parse_cuda
+from contracts.cuda_sites import CudaFile, CudaFunction, Launch, Span, parse_cuda
 from contracts.errors import InputError
-from contracts.python_sites import find_sites
-
-CUDA_SUFFIXES = (".cu", ".cuh")
+from contracts.python_sites import read_sites
+from hiera_lsp.documents import CUDA_SUFFIXES, Document, plain, split_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,8 @@ class EditorSite:
         symbol: Qualified name.
         name_span: The name in the text; 0-based lines, character columns.
         span: The whole definition.
-        text_hash: Hash of what a result depends on: the definition, or the whole `.cu` file.
+        text_hash: Hash of what a result depends on: the definition, or the whole `.cu` file; empty while it
+            cannot be read because the text does not parse.
         missing: What is missing before it can be optimised, in words; empty when nothing is.
         stub: Text that a quick fix inserts for it; empty where there is none.
     """
@@ -38,31 +39,40 @@ class EditorSite:
     missing: str = ""
     stub: str = ""
 
-    def holds(self, line: int) -> bool:
-        """True when `line` lies in the definition."""
-        return self.span.start_line <= line <= self.span.end_line
-
     def touches(self, start_line: int, end_line: int) -> bool:
         """True when the lines overlap the definition."""
         return self.span.start_line <= end_line and start_line <= self.span.end_line
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a text holds: its sites, for CUDA the launches, and why parts of it may be missing."""
+
+    sites: tuple[EditorSite, ...]
+    launches: tuple[Launch, ...] = ()
+    trouble: str = ""
 
 
 class SiteFinder:
     """Finds sites and remembers the last good answer of each document, for buffers that do not parse."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, tuple[EditorSite, ...]]] = {}
+        self._known: dict[str, tuple[str, bool, Found]] = {}
 
-    def sites(self, uri: str, text: str) -> tuple[EditorSite, ...]:
+    def sites(self, document: Document) -> tuple[EditorSite, ...]:
         """Sites of the document's current text, in order."""
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-        known = self._known.get(uri)
-        if known is not None and known[0] == digest:
-            return known[1]
-        found = find(uri, text)
-        if not found and known is not None and _is_broken(uri, text):
-            found = known[1]
-        self._known[uri] = (digest, found)
+        return self.found(document).sites
+
+    def found(self, document: Document) -> Found:
+        """Everything found in the document's current text."""
+        text, is_cuda = document.source, document.is_cuda
+        known = self._known.get(document.uri)
+        if known is not None and known[0] == text and known[1] == is_cuda:
+            return known[2]
+        found = find_cuda(document.uri, text) if is_cuda else find_python(text)
+        if found.trouble and known is not None and known[1] == is_cuda:
+            found = _with_lost(found, known[2].sites, text)
+        self._known[document.uri] = (text, is_cuda, found)
         return found
 
     def forget(self, uri: str) -> None:
@@ -70,41 +80,31 @@ class SiteFinder:
         self._known.pop(uri, None)
 
 
-def is_cuda(uri: str) -> bool:
-    """True for `.cu` and `.cuh` documents."""
-    return PurePosixPath(uri.split("?")[0]).suffix.lower() in CUDA_SUFFIXES
-
-
 def find(uri: str, text: str) -> tuple[EditorSite, ...]:
     """Sites of `text`, without memory."""
-    return _cuda_sites(uri, text) if is_cuda(uri) else _python_sites(text)
+    if PurePosixPath(uri.split("?")[0]).suffix.lower() in CUDA_SUFFIXES:
+        return find_cuda(uri, text).sites
+    return find_python(text).sites
 
 
-def _python_sites(text: str) -> tuple[EditorSite, ...]:
-    return tuple(
+def find_python(text: str) -> Found:
+    """Sites of Python text."""
+    sites, error = read_sites(text)
+    found = tuple(
         EditorSite(
             kind=site.kind, symbol=site.name, name_span=site.name_span, span=site.span, text_hash=site.text_sha256,
             missing="" if site.has_example_inputs else f"nothing says what {site.name}'s example inputs are",
-            stub="" if site.has_example_inputs else _inputs_stub(),
+            stub="" if site.has_example_inputs else _inputs_stub(site.kind),
         )
-        for site in find_sites(text)
+        for site in sites
     )
+    return Found(found, trouble=f"line {error.lineno or 1} does not parse: {error.msg}" if error is not None else "")
 
 
-def _inputs_stub() -> str:
-    return (
-        "\n\ndef get_inputs():\n"
-        '    """Example inputs, as forward takes them."""\n'
-        "    return [torch.randn(16, 1024)]\n"
-        "\n\ndef get_init_inputs():\n"
-        '    """Arguments of the constructor."""\n'
-        "    return []\n"
-    )
-
-
-def _cuda_sites(uri: str, text: str) -> tuple[EditorSite, ...]:
+def find_cuda(uri: str, text: str) -> Found:
+    """Sites of CUDA text; all of them share the hash of the whole text, because a candidate is a whole text."""
     found = parse_cuda(text)
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    digest = text_hash(text)
     try:
         pragmas, trouble = read_pragmas(text, uri.rsplit("/", 1)[-1]), ""
     except InputError as error:
@@ -113,17 +113,68 @@ def _cuda_sites(uri: str, text: str) -> tuple[EditorSite, ...]:
     for function in found.functions:
         if function.template or (function.kind == "host" and not function.takes_tensors):
             continue
-        missing = trouble or _missing(function, pragmas)
+        missing = trouble or _missing(function, pragmas, found)
         sites.append(
             EditorSite(
                 kind="cuda", symbol=function.name, name_span=function.name_span, span=function.span,
-                text_hash=digest, missing=missing, stub=pragma_template(function) if missing else "",
+                text_hash=digest, missing=missing, stub=pragma_template(function) if missing and not trouble else "",
             )
         )
-    return tuple(sites)
+    return Found(tuple(sites), found.launches)
 
 
-def _missing(function: CudaFunction, pragmas: Pragmas) -> str:
+def text_hash(text: str) -> str:
+    """Hash of a whole text, the same for every kind of line end and with or without a byte order mark."""
+    return hashlib.sha256(plain(text).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _with_lost(found: Found, earlier: tuple[EditorSite, ...], text: str) -> Found:
+    """Add the sites of the last good text whose first line is still there, at their new place."""
+    here = {site.symbol for site in found.sites}
+    lines = split_lines(text)
+    lost = []
+    for site in earlier:
+        if site.symbol in here:
+            continue
+        name = site.symbol.rpartition(".")[2]
+        header = re.compile(rf"\s*(?:class|def|async\s+def)\s+({re.escape(name)})\b")
+        places = [(n, match) for n, line in enumerate(lines) if (match := header.match(line))]
+        if not places:
+            continue
+        line, match = _nearest(places, site.name_span.start_line)
+        height = site.span.end_line - site.name_span.start_line
+        lost.append(
+            replace(
+                site, text_hash="", stub="", missing=found.trouble,
+                name_span=Span(start_line=line, start_column=match.start(1), end_line=line, end_column=match.end(1)),
+                span=Span(start_line=line, start_column=0, end_line=min(line + height, len(lines) - 1), end_column=0),
+            )
+        )
+    if not lost:
+        return found
+    return replace(found, sites=tuple(sorted((*found.sites, *lost), key=lambda site: site.span.start_line)))
+
+
+def _nearest(places: list[tuple[int, re.Match[str]]], line: int) -> tuple[int, re.Match[str]]:
+    return min(places, key=lambda place: abs(place[0] - line))
+
+
+def _inputs_stub(kind: str) -> str:
+    inputs = (
+        "\n\ndef get_inputs():\n"
+        f'    """Example inputs, as {"forward" if kind == "module" else "the function"} takes them."""\n'
+        "    return [torch.randn(16, 1024)]\n"
+    )
+    if kind != "module":
+        return inputs
+    return inputs + (
+        "\n\ndef get_init_inputs():\n"
+        '    """Arguments of the constructor."""\n'
+        "    return []\n"
+    )
+
+
+def _missing(function: CudaFunction, pragmas: Pragmas, found: CudaFile) -> str:
     if pragmas.entry not in (None, function.name):
         return f"the file's `// hiera: entry` line names {pragmas.entry}"
     try:
@@ -131,12 +182,7 @@ def _missing(function: CudaFunction, pragmas: Pragmas) -> str:
     except InputError as error:
         return error.problem
     if function.kind == "kernel" and pragmas.launch is None:
-        return f"nothing says how kernel {function.name} is launched"
+        by = next((launch.function for launch in found.launches if launch.kernel == function.name), "")
+        also = f"; {by} launches it, optimize that one" if by else ""
+        return f"nothing says how kernel {function.name} is launched{also}"
     return ""
-
-
-def _is_broken(uri: str, text: str) -> bool:
-    """True when an empty answer may only mean that the text does not parse now."""
-    if is_cuda(uri):
-        return "__global__" in text
-    return "class " in text or "def " in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine import report
@@ -63,6 +63,9 @@ class Summary:
         scores: Direction to score and reason.
         checks: Check name to status, of the best candidate.
         where: How it was verified, such as `gpu`.
+        sm: Compute capability of the device, such as `9.0`.
+        complete: False where the run can be resumed.
+        profiled: Why the counters of the best were not read; empty where they were, or nobody asked.
     """
 
     run: str
@@ -94,6 +97,9 @@ class Summary:
     hot_lines: tuple[HotLineSummary, ...] = ()
     notes: tuple[str, ...] = ()
     tokens: int = 0
+    sm: str = ""
+    complete: bool = True
+    profiled: str = ""
 
     @property
     def best_candidate(self) -> CandidateSummary | None:
@@ -149,6 +155,18 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         ),
         notes=tuple(dict.fromkeys(trajectory.notes)),
         tokens=trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens,
+        sm=trajectory.device.sm if trajectory.device else "",
+        complete=trajectory.stopped is not None and trajectory.stopped.complete,
+        profiled=counters.status if counters and counters.status != "measured" else "",
+    )
+
+
+def with_profile(summary: Summary, profile: Summary) -> Summary:
+    """An optimisation's summary with what a later profile found; speed-ups and candidates stay as they were."""
+    return replace(
+        summary, bound=profile.bound or summary.bound, evidence=profile.evidence or summary.evidence,
+        evidence_how=profile.evidence_how, intensity=profile.intensity, floor_us=profile.floor_us,
+        roof_us=profile.roof_us, hot_lines=profile.hot_lines, profiled=profile.profiled,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from hiera_lsp.results import Result
+from hiera_lsp.results import Result, Standing
 from hiera_lsp.summary import CandidateSummary, Summary
 
 SPACE_WORDS = {
@@ -49,7 +49,7 @@ def lens_title(result: Result, stale: bool) -> str:
     return f"HIERA: {words}" + (" (source changed)" if stale else "")
 
 
-def hover(result: Result, *, stale: bool, markdown: bool) -> str:
+def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
     """The whole evidence in at most 30 lines."""
     summary = result.summary
     best = summary.best_candidate
@@ -80,12 +80,49 @@ def hover(result: Result, *, stale: bool, markdown: bool) -> str:
         how = f"{summary.where}, {passed} checks passed{left}"
         rows.append(("Verified", how + f" ({summary.isolation})"))
     rows.append(("Age", f"{_age(result.finished_at)} on {summary.device or 'no device'}; {summary.stop_reason}"))
-    if stale:
+    if not summary.complete:
+        rows.append(("Note", "the search was not finished: Resume goes on with it"))
+    if standing == "stale":
         rows.append(("Note", "the source changed since: re-verify before accepting"))
+    elif standing == "accepted":
+        rows.append(("State", f"kernel {result.chosen} is accepted"))
     elif best is not None:
         rows.append(("Next", "accept, compare or discard by the code actions or lenses on this line"))
     lines += _table(rows) if markdown else [f"{name + ':' if name else '':<12}{text}" for name, text in rows]
     return "\n".join(lines[:30])
+
+
+def explanation(result: Result, *, standing: Standing) -> str:
+    """All of the evidence as a Markdown page: the hover, the candidates, the hot lines, the notes."""
+    summary = result.summary
+    parts = [f"# {summary.name}", hover(result, standing=standing, markdown=True)]
+    if summary.candidates:
+        rows = [
+            (c.id, f"{c.round} | {c.space} {c.direction} | {c.rejected or c.state} | {_time_cell(c)} | {c.title}")
+            for c in summary.candidates
+        ]
+        head = ["| candidate | round | space, direction | state | time | what |", "|---|---|---|---|---|---|"]
+        cells = [f"| {name} | {_cell(text, keep_bars=True)} |" for name, text in rows]
+        parts.append("\n".join(["## Candidates", "", *head, *cells]))
+    if summary.hot_lines:
+        hot = [f"- line {h.line}: {100 * h.share:.0f} % of the stall samples, mostly {h.stall}"
+               for h in summary.hot_lines]
+        parts.append("\n".join(["## Hottest lines of the best candidate (measured)", "", *hot]))
+    if summary.notes:
+        parts.append("\n".join(["## Notes", "", *(f"- {note}" for note in summary.notes)]))
+    parts.append(f"Run `{summary.run}`: `hiera show {summary.run}` tells everything.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _time_cell(candidate: CandidateSummary) -> str:
+    if candidate.median_us is None:
+        return "not measured"
+    return f"{candidate.median_us:.4g} µs" + (f", {candidate.speedup:.2f}x" if candidate.speedup else "")
+
+
+def _cell(text: str, *, keep_bars: bool = False) -> str:
+    text = " ".join(text.split())
+    return text if keep_bars else text.replace("|", "/")
 
 
 def _title(summary: Summary, best: CandidateSummary | None, markdown: bool) -> str:
@@ -94,7 +131,7 @@ def _title(summary: Summary, best: CandidateSummary | None, markdown: bool) -> s
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:
-    cells = [f"| {name} | {text.replace('|', '/')} |" for name, text in rows]
+    cells = [f"| {name} | {_cell(text)} |" for name, text in rows]
     return ["| | |", "|---|---|", *cells]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import queue
 import sys
 import threading
 import time
@@ -10,6 +12,8 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 PARENT_CHECK_S = 2.0
+MAX_MESSAGE_BYTES = 256 << 20
+MAX_HEADER_BYTES = 64 << 10
 
 
 def claim_stdio() -> tuple[BinaryIO, BinaryIO]:
@@ -28,9 +32,99 @@ def claim_stdio() -> tuple[BinaryIO, BinaryIO]:
     return os.fdopen(own_input, "rb"), output
 
 
+def read_message(stream: BinaryIO) -> bytes | None:
+    """The next message's body; None at the end. Headers that make no sense are skipped."""
+    while True:
+        length: int | None = None
+        while True:
+            line = stream.readline(MAX_HEADER_BYTES)
+            if not line:
+                return None
+            name, colon, value = line.partition(b":")
+            if colon and name.strip().lower() == b"content-length":
+                digits = value.strip()
+                length = int(digits) if digits.isdigit() and len(digits) < 12 else None
+            elif not line.strip():
+                break
+        if length is None:
+            continue
+        if length > MAX_MESSAGE_BYTES:
+            _skip(stream, length)
+            continue
+        body = stream.read(length)
+        return body if len(body) == length else None
+
+
+def _skip(stream: BinaryIO, count: int) -> None:
+    while count > 0 and (chunk := stream.read(min(count, 1 << 20))):
+        count -= len(chunk)
+
+
+async def serve(stream: BinaryIO, receive: Callable[[bytes], bool]) -> None:
+    """Read messages in a thread of their own and hand them to `receive`, until it returns False or the input ends.
+
+    pygls reads by its thread pool, so that long handlers there would stop the reading.
+    """
+    loop = asyncio.get_running_loop()
+    messages: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def read() -> None:
+        body: bytes | None = b""
+        while body is not None:
+            try:
+                body = read_message(stream)
+            except (OSError, ValueError):
+                body = None
+            try:
+                loop.call_soon_threadsafe(messages.put_nowait, body)
+            except RuntimeError:  # The loop is closed: nobody reads any more.
+                return
+
+    threading.Thread(target=read, name="protocol-reader", daemon=True).start()
+    while (body := await messages.get()) is not None:
+        if not receive(body):
+            return
+        # Events of jobs get their turn in the middle of a flood of messages too.
+        await asyncio.sleep(0)
+
+
+class Writer:
+    """Writes in a thread of its own: a client that does not read must not stop the server.
+
+    Args:
+        stream: Where to write.
+        on_gone: Called when nobody reads any more.
+    """
+
+    def __init__(self, stream: BinaryIO, on_gone: Callable[[], None]) -> None:
+        self._stream, self._on_gone = stream, on_gone
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="protocol-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, data: bytes) -> None:
+        """Queue one message."""
+        self._queue.put(data)
+
+    def close(self) -> None:
+        """Write what is queued, waiting a second at most."""
+        self._queue.put(None)
+        self._thread.join(1.0)
+
+    def _work(self) -> None:
+        try:
+            while (data := self._queue.get()) is not None:
+                self._stream.write(data)
+                if self._queue.empty():
+                    self._stream.flush()
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._on_gone()
+
+
 def watch_parent(pid: int | None, on_gone: Callable[[], None]) -> None:
     """Call `on_gone` when process `pid` is no more: a pipe may stay open in a forgotten child."""
-    if not pid:
+    if not pid or pid < 0:
         return
 
     def watch() -> None:
@@ -38,7 +132,7 @@ def watch_parent(pid: int | None, on_gone: Callable[[], None]) -> None:
             time.sleep(PARENT_CHECK_S)
             try:
                 os.kill(pid, 0)
-            except ProcessLookupError:
+            except (ProcessLookupError, OverflowError):
                 on_gone()
                 return
             except PermissionError:

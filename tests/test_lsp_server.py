@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,8 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import FULL, Client, LspError
 
-from contracts import codec
-from hiera_lsp.results import Result
+from hiera_lsp.results import Result, Results
 from hiera_lsp.sites import find
 from hiera_lsp.summary import CandidateSummary, Summary
 
@@ -70,9 +68,7 @@ def store_result(cache: Path, uri: str, text: str, symbol: str, found: Summary) 
     (site,) = [s for s in find(uri, text) if s.symbol == symbol]
     result = Result(uri=uri, symbol=symbol, text_hash=site.text_hash, summary=found, chosen="abc",
                     finished_at="2026-01-01T00:00:00+00:00")
-    file = cache / "editor" / "results.jsonl"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(codec.to_data(result)) + "\n")
+    Results(cache / "editor").update(result)
 
 
 @pytest.fixture
@@ -99,9 +95,9 @@ async def test_actions_are_listed_at_the_class_and_honour_only(tmp_path: Path, c
     assert titles[0] == "Optimize kernel: 𠀀lock"
     assert "Optimize kernel (deep): 𠀀lock" in titles
     assert await client.actions(uri, 5, trigger=2) == []
-    assert [a["title"] for a in await client.actions(uri, 4, trigger=2)][0] == "Optimize kernel: 𠀀lock"
+    assert (await client.actions(uri, 4, trigger=2))[0]["title"] == "Optimize kernel: 𠀀lock"
     assert await client.actions(uri, 4, only=["source"]) == []
-    assert len(await client.actions(uri, 4, only=["refactor.rewrite"])) == 4
+    assert len(await client.actions(uri, 4, only=["refactor.rewrite.hiera.optimize"])) == 4
 
 
 async def test_missing_inputs_disable_the_action_and_offer_a_stub(tmp_path: Path, client: Client) -> None:
@@ -121,7 +117,7 @@ async def test_missing_inputs_disable_the_action_and_offer_a_stub(tmp_path: Path
 
 async def test_hover_diagnostic_and_lens_tell_the_same_story(tmp_path: Path, client: Client) -> None:
     path = project(tmp_path, "model.py", MODULE)
-    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "run-1", KERNEL, "Block"))
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
     await client.kill()
     client = await Client.start(cache=tmp_path / "cache")
     await client.initialize(folder=path.parent)
@@ -143,12 +139,12 @@ async def test_hover_diagnostic_and_lens_tell_the_same_story(tmp_path: Path, cli
     assert diagnostic["code"] == "hiera.memory-bound"
     assert diagnostic["severity"] == 3
     assert [lens["command"]["title"] for lens in lenses] == [
-        "HIERA: 1.83x [1.80, 1.86] over eager", "Accept", "Discard", "Diff"]
+        "HIERA: 1.83x [1.80, 1.86] over eager", "Accept", "Discard", "Diff", "Report"]
 
 
 async def test_a_changed_class_is_stale_and_cannot_be_accepted(tmp_path: Path) -> None:
     path = project(tmp_path, "model.py", MODULE)
-    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "run-1", KERNEL, "Block"))
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
     client = await Client.start(cache=tmp_path / "cache")
     await client.initialize(folder=path.parent)
     uri = client.open(path)
@@ -166,7 +162,7 @@ async def test_a_changed_class_is_stale_and_cannot_be_accepted(tmp_path: Path) -
 
 async def test_accepting_a_module_creates_the_contract_folder_in_one_edit(tmp_path: Path) -> None:
     path = project(tmp_path, "model.py", MODULE)
-    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "run-1", KERNEL, "Block"))
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
     client = await Client.start(cache=tmp_path / "cache")
     await client.initialize(folder=path.parent)
     uri = client.open(path)
@@ -186,7 +182,7 @@ async def test_accepting_a_module_creates_the_contract_folder_in_one_edit(tmp_pa
 
 async def test_a_client_that_cannot_create_files_gets_them_written(tmp_path: Path) -> None:
     path = project(tmp_path, "model.py", MODULE)
-    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "run-1", KERNEL, "Block"))
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
     poor = copy.deepcopy(FULL)
     poor["workspace"]["workspaceEdit"] = {}
     client = await Client.start(cache=tmp_path / "cache")
@@ -214,7 +210,7 @@ async def test_accepting_a_cu_file_changes_only_what_differs(tmp_path: Path, new
     text = KERNEL.replace("\n", newline)
     path = tmp_path / "twice.cu"
     path.write_bytes(text.encode())
-    store_result(tmp_path / "cache", path.as_uri(), text, "twice", summary(tmp_path / "run-1", FASTER, "twice"))
+    store_result(tmp_path / "cache", path.as_uri(), text, "twice", summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "twice"))
     client = await Client.start(cache=tmp_path / "cache")
     await client.initialize(folder=tmp_path)
     uri = client.open(path, "cuda-cpp")
@@ -234,7 +230,7 @@ async def test_accepting_a_cu_file_changes_only_what_differs(tmp_path: Path, new
 async def test_a_stale_action_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.cu"
     path.write_text(KERNEL)
-    store_result(tmp_path / "cache", path.as_uri(), KERNEL, "twice", summary(tmp_path / "run-1", FASTER, "twice"))
+    store_result(tmp_path / "cache", path.as_uri(), KERNEL, "twice", summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "twice"))
     client = await Client.start(cache=tmp_path / "cache")
     await client.initialize(folder=tmp_path)
     uri = client.open(path, "cuda-cpp")
@@ -249,7 +245,7 @@ async def test_a_stale_action_is_refused(tmp_path: Path) -> None:
 async def test_discard_and_bad_settings(tmp_path: Path) -> None:
     path = tmp_path / "twice.cu"
     path.write_text(KERNEL)
-    store_result(tmp_path / "cache", path.as_uri(), KERNEL, "twice", summary(tmp_path / "run-1", FASTER, "twice"))
+    store_result(tmp_path / "cache", path.as_uri(), KERNEL, "twice", summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "twice"))
     client = await Client.start(cache=tmp_path / "cache", settings={"preset": "huge"})
     await client.initialize(folder=tmp_path)
     uri = client.open(path, "cuda-cpp")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote, urlsplit
 
+from contracts.cuda_adaptor import without_adaptor
 from contracts.errors import InputError
-from hiera_lsp.features import edits
+from engine.store import Store
 from hiera_lsp.protocol import CANDIDATE_SCHEME
 from hiera_lsp.results import Result
-from hiera_lsp.session import Session
 
 
 def candidate_uri(result: Result, candidate: str) -> str:
@@ -16,14 +16,17 @@ def candidate_uri(result: Result, candidate: str) -> str:
     return f"{CANDIDATE_SCHEME}:/{quote(result.summary.run)}/{candidate}/{quote(result.summary.name)}.cu"
 
 
-def candidate_content(session: Session, uri: str) -> str:
-    """The text of a virtual document.
+def candidate_content(uri: str) -> str:
+    """The text of a virtual document, from the store: it may be asked for after a reload.
 
     Raises:
         InputError: There is no such run or candidate any more.
     """
-    parts = unquote(urlsplit(uri).path).strip("/").split("/")
-    result = session.results.by_run(parts[0]) if len(parts) == 3 else None
-    if result is None:
-        raise InputError(f"no candidate stands behind {uri}", hint="run Optimize kernel again")
-    return edits.candidate_text(result, parts[1])
+    parts = [unquote(part) for part in urlsplit(uri).path.strip("/").split("/")]
+    if len(parts) == 3 and all(part.replace("-", "").replace("_", "").isalnum() for part in parts[:2]):
+        path = Store().root / "runs" / parts[0] / "sources" / f"{parts[1]}.cu"
+        try:
+            return without_adaptor(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            pass
+    raise InputError(f"no candidate stands behind {uri}", hint="run Optimize kernel again")

@@ -2,95 +2,114 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from pathlib import Path
 
 from lsprotocol import types
 from pygls import uris
-from pygls.workspace import TextDocument
 
 from hiera_lsp import positions, texts
-from hiera_lsp.results import Result
+from hiera_lsp.documents import Document
+from hiera_lsp.jobs import JobEnd
+from hiera_lsp.results import Result, Standing
 from hiera_lsp.session import Session
-from hiera_lsp.sites import EditorSite, is_cuda
+from hiera_lsp.sites import EditorSite
 
 HOT_SHARE = 0.1
 HOT_LINES = 5
+SOURCE = "hiera"
 
 
-def diagnostics(session: Session, document: TextDocument) -> list[types.Diagnostic]:
+def diagnostics(session: Session, document: Document) -> list[types.Diagnostic]:
     """All diagnostics of a document as it is now; an empty list clears."""
     found: list[types.Diagnostic] = []
-    sites = session.finder.sites(document.uri, document.source)
+    sites = session.finder.sites(document)
     for site in sites:
         result = session.live_result(document.uri, site.symbol)
-        if result is None or result.state != "offered" or session.is_stale(result, sites):
+        if result is None:
             continue
-        found.append(_bottleneck(session, document, site, result))
-        if is_cuda(document.uri):
-            found += _hot_lines(document, result)
+        standing = session.standing(result, sites)
+        if standing == "offered":
+            found.append(_bottleneck(session, document, site, result))
+            if result.summary.profiled:
+                found.append(_no_counters(session, document, site, result))
+        if document.is_cuda and profiled_text_is_here(result, standing):
+            found += _hot_lines(session, document, result)
     return found
 
 
-def _bottleneck(session: Session, document: TextDocument, site: EditorSite, result: Result) -> types.Diagnostic:
-    diagnostic = types.Diagnostic(
-        range=positions.to_range(site.name_span, document.lines, document.position_codec),
-        message=texts.diagnostic_message(result),
-        severity=types.DiagnosticSeverity.Information,
-        source="hiera",
-        code=texts.diagnostic_code(result.summary),
-        data={"run": result.summary.run, "symbol": site.symbol},
-    )
+def profiled_text_is_here(result: Result, standing: Standing) -> bool:
+    """True when the lines of the profiled source are the lines of the buffer."""
+    best = result.summary.best_candidate
+    if best is None or not result.summary.hot_lines:
+        return False
+    if standing == "accepted":
+        return result.chosen == best.id
+    return standing == "offered" and best.author == "user"
+
+
+def problem(session: Session, document: Document, site: EditorSite | None, end: JobEnd) -> types.Diagnostic:
+    """A job that could not be done, at its line of this document or at the site's name."""
+    own = end.file is not None and Path(end.file) == Path(uris.to_fs_path(document.uri) or "")
+    if own and end.line is not None and 1 <= end.line <= len(document.lines):
+        place = positions.whole_line(end.line - 1, document.lines, document.position_codec)
+    elif site is not None:
+        place = positions.to_range(site.name_span, document.lines, document.position_codec)
+    else:
+        place = types.Range(types.Position(0, 0), types.Position(0, 0))
+    where = "" if own or not end.file else f"{end.file}{f':{end.line}' if end.line else ''}: "
+    return _made(session, place, f"{where}{end.problem}\nTo fix: {end.hint}", end.code,
+                 {"symbol": site.symbol if site is not None else None})
+
+
+def documentation(code: str) -> str | None:
+    """Where a code is explained: the page that comes with HIERA."""
+    page = Path(str(files("hiera_lsp"))) / "diagnostics.md"
+    uri = uris.from_fs_path(str(page)) if page.exists() else None
+    return f"{uri}#{code.replace('.', '')}" if uri else None
+
+
+def _bottleneck(session: Session, document: Document, site: EditorSite, result: Result) -> types.Diagnostic:
+    place = positions.to_range(site.name_span, document.lines, document.position_codec)
+    data = {"run": result.summary.run, "symbol": site.symbol}
+    found = _made(session, place, texts.diagnostic_message(result), texts.diagnostic_code(result.summary), data)
     candidate = result.candidate
     if session.client.related_information and candidate is not None and Path(candidate.source).exists():
         start = types.Position(0, 0)
-        diagnostic.related_information = [
+        found.related_information = [
             types.DiagnosticRelatedInformation(
                 location=types.Location(uri=uris.from_fs_path(candidate.source) or "", range=types.Range(start, start)),
                 message=f"candidate {candidate.id}: {candidate.title or 'the best verified source'}",
             )
         ]
-    return diagnostic
+    return found
 
 
-def _hot_lines(document: TextDocument, result: Result) -> list[types.Diagnostic]:
-    """Hot lines of the text in the buffer: only where the profiled source is the user's own."""
-    best = result.summary.best_candidate
-    if best is None or best.author != "user":
-        return []
+def _no_counters(session: Session, document: Document, site: EditorSite, result: Result) -> types.Diagnostic:
+    place = positions.to_range(site.name_span, document.lines, document.position_codec)
+    found = _made(session, place, f"GPU counters: {result.summary.profiled}", "hiera.no-counters",
+                  {"symbol": site.symbol})
+    found.severity = types.DiagnosticSeverity.Hint
+    return found
+
+
+def _hot_lines(session: Session, document: Document, result: Result) -> list[types.Diagnostic]:
     hints = []
     for hot in result.summary.hot_lines[:HOT_LINES]:
-        if hot.share < HOT_SHARE or hot.line > len(document.lines):
+        if hot.share < HOT_SHARE or not 1 <= hot.line <= len(document.lines):
             continue
-        text = document.lines[hot.line - 1].rstrip("\r\n")
-        codec = document.position_codec
-        start = codec.client_num_units(text[: len(text) - len(text.lstrip())])
-        hints.append(
-            types.Diagnostic(
-                range=types.Range(
-                    types.Position(hot.line - 1, start), types.Position(hot.line - 1, codec.client_num_units(text))
-                ),
-                message=f"{100 * hot.share:.0f} % of the stall samples (measured), mostly {hot.stall}",
-                severity=types.DiagnosticSeverity.Hint,
-                source="hiera",
-                code="hiera.hot-line",
-            )
-        )
+        place = positions.whole_line(hot.line - 1, document.lines, document.position_codec)
+        message = f"{100 * hot.share:.0f} % of the stall samples (measured), mostly {hot.stall}"
+        hint = _made(session, place, message, "hiera.hot-line", {"symbol": result.symbol})
+        hint.severity = types.DiagnosticSeverity.Hint
+        hints.append(hint)
     return hints
 
 
-def problem(
-    document: TextDocument, site: EditorSite | None, message: str, hint: str, line: int | None
-) -> types.Diagnostic:
-    """A job that could not be done, at its line or at the site's name."""
-    if line is not None and line <= len(document.lines):
-        text = document.lines[line - 1].rstrip("\r\n")
-        end = document.position_codec.client_num_units(text)
-        place = types.Range(types.Position(line - 1, 0), types.Position(line - 1, end))
-    elif site is not None:
-        place = positions.to_range(site.name_span, document.lines, document.position_codec)
-    else:
-        place = types.Range(types.Position(0, 0), types.Position(0, 0))
-    return types.Diagnostic(
-        range=place, message=f"{message}\nTo fix: {hint}", severity=types.DiagnosticSeverity.Information,
-        source="hiera", code="hiera.cannot-optimize",
+def _made(session: Session, place: types.Range, message: str, code: str, data: dict[str, object]) -> types.Diagnostic:
+    made = types.Diagnostic(
+        range=place, message=message, severity=types.DiagnosticSeverity.Information, source=SOURCE, code=code, data=data
     )
+    if session.client.code_description and (page := documentation(code)):
+        made.code_description = types.CodeDescription(href=page)
+    return made

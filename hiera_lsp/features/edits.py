@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 
 from lsprotocol import types
 from pygls import uris
-from pygls.workspace import TextDocument
 
 from contracts.cuda_adaptor import without_adaptor
 from contracts.errors import InputError
 from hiera_lsp import positions
+from hiera_lsp.documents import BOM, Document, newline_of, plain, split_lines
 from hiera_lsp.results import Result
 from hiera_lsp.session import Client, Session
-from hiera_lsp.sites import EditorSite, is_cuda
+from hiera_lsp.sites import EditorSite, text_hash
 
 FILES = ("torch_demo.py", "cpp_source.cpp", "groundtruth.py", "params_semantics.json", "cuda_source.cu")
 ANNOTATION = "hiera"
+Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile
 
 
 def candidate_text(result: Result, candidate: str | None = None) -> str:
@@ -38,7 +40,7 @@ def candidate_text(result: Result, candidate: str | None = None) -> str:
         ) from None
 
 
-def accept_edit(session: Session, document: TextDocument, result: Result) -> types.WorkspaceEdit:
+def accept_edit(session: Session, document: Document, result: Result) -> types.WorkspaceEdit:
     """The edit that accepts the chosen candidate.
 
     For a `.cu` document it replaces the lines that differ. For a module it writes the contract folder.
@@ -46,35 +48,62 @@ def accept_edit(session: Session, document: TextDocument, result: Result) -> typ
     Raises:
         InputError: The candidate's files are gone.
     """
-    if is_cuda(document.uri):
-        return _replace(session.client, document, candidate_text(result), f"HIERA: kernel {result.chosen}")
-    return _folder(session, document, result)
+    label = f"HIERA: kernel {result.chosen}"
+    if document.is_cuda:
+        return text_edit(session.client, document, accepted_text(document, result), label)
+    folder = output_folder(session, document, result)
+    return types.WorkspaceEdit(
+        document_changes=folder_changes(session.client, document, folder, folder_texts(result)),
+        change_annotations=annotations(session.client, label, confirm=not is_ours(folder)),
+    )
 
 
-def insert_inputs(session: Session, document: TextDocument, site: EditorSite) -> types.WorkspaceEdit:
+def accepted_text(document: Document, result: Result) -> str:
+    """The document's text once the candidate is in it: its own line ends, mark and last line's end."""
+    new_text = plain(candidate_text(result))
+    old = document.plain
+    if old and not old.endswith("\n"):
+        new_text = new_text.rstrip("\n")
+    if document.source.startswith(BOM):
+        new_text = BOM + new_text
+    return new_text.replace("\n", newline_of(document.source))
+
+
+def accepted_hash(document: Document, result: Result) -> str:
+    """The site's hash once the candidate is in the document's text; empty for a module, whose text stays."""
+    return text_hash(accepted_text(document, result)) if document.is_cuda else ""
+
+
+def insert_inputs(session: Session, document: Document, site: EditorSite) -> types.WorkspaceEdit:
     """The edit that adds example inputs: a `get_inputs` stub, or pragma lines above the function."""
-    if is_cuda(document.uri):
-        line = max(0, site.span.start_line)
-        place = types.Position(line, 0)
+    if document.is_cuda:
+        place = types.Position(max(0, site.span.start_line), 0)
         new_text = site.stub
     else:
         place = positions.whole(document.lines, document.position_codec).end
         ends = not document.lines or document.lines[-1].endswith(("\n", "\r"))
         new_text = ("" if ends else "\n") + site.stub
-    new_text = new_text.replace("\n", _newline(document.source))
+    new_text = new_text.replace("\n", newline_of(document.source))
     edit = types.TextEdit(range=types.Range(place, place), new_text=new_text)
-    return _workspace_edit(session.client, document, [edit], f"HIERA: example inputs for {site.symbol}")
+    return document_edits(session.client, document, [edit], f"HIERA: example inputs for {site.symbol}")
 
 
-def output_folder(session: Session, document: TextDocument, result: Result) -> Path:
-    """Where the contract folder of a module goes: in the workspace folder, else beside the file."""
-    path = Path(uris.to_fs_path(document.uri) or ".")
-    base = Path(session.folder_of(document.uri) or path.parent)
+def import_root(file: Path) -> Path:
+    """The folder that the file's own imports start from: its own, or the one above its outermost package."""
+    folder = file.parent
+    while (folder / "__init__.py").exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def output_folder(session: Session, document: Document, result: Result) -> Path:
+    """Where the contract folder of a module goes: where the module's imports start, so that it can import it."""
+    base = import_root(Path(uris.to_fs_path(document.uri) or "untitled").absolute())
     return base / session.settings_of(document.uri).output_folder / result.summary.name
 
 
 def folder_texts(result: Result) -> dict[str, str]:
-    """The five files of the contract folder with the chosen candidate's source.
+    """The files of the contract folder with the chosen candidate's source.
 
     Raises:
         InputError: They are gone.
@@ -95,86 +124,85 @@ def folder_texts(result: Result) -> dict[str, str]:
 
 
 def is_ours(folder: Path) -> bool:
-    """True for a folder that we wrote, or that does not exist."""
-    return not folder.exists() or (folder / "params_semantics.json").exists()
+    """True for a folder that we wrote, or that does not exist or is empty."""
+    return (folder / "params_semantics.json").exists() or not folder.exists() or not any(folder.iterdir())
 
 
-def _folder(session: Session, document: TextDocument, result: Result) -> types.WorkspaceEdit:
-    folder = output_folder(session, document, result)
-    label = f"HIERA: kernel {result.chosen}"
-    annotation = ANNOTATION if session.client.annotations else None
-    changes: list[types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile] = []
-    for name, text in folder_texts(result).items():
+def folder_changes(client: Client, document: Document, folder: Path, texts: Mapping[str, str]) -> list[Change]:
+    """Changes that make the folder's files hold `texts`; files that hold them already are left alone."""
+    annotation = ANNOTATION if client.annotations else None
+    changes: list[Change] = []
+    for name, text in texts.items():
         path = folder / name
         uri = uris.from_fs_path(str(path)) or ""
+        place = types.Range(types.Position(0, 0), types.Position(0, 0))
         if path.exists():
-            lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            place = positions.whole(lines, document.position_codec)
+            old = path.read_bytes().decode("utf-8", "replace")
+            if old == text:
+                continue
+            place = positions.whole(split_lines(old), document.position_codec)
         else:
-            changes.append(
-                types.CreateFile(
-                    uri=uri, annotation_id=annotation,
-                    options=types.CreateFileOptions(overwrite=False, ignore_if_exists=False),
-                )
-            )
-            place = types.Range(types.Position(0, 0), types.Position(0, 0))
+            options = types.CreateFileOptions(overwrite=False, ignore_if_exists=False)
+            changes.append(types.CreateFile(uri=uri, annotation_id=annotation, options=options))
         edit = types.TextEdit(range=place, new_text=text)
-        changes.append(_document_edit(types.OptionalVersionedTextDocumentIdentifier(uri=uri), [edit], annotation))
-    return types.WorkspaceEdit(
-        document_changes=changes, change_annotations=_annotations(session.client, label, confirm=not is_ours(folder))
-    )
+        changes.append(_edit_of(types.OptionalVersionedTextDocumentIdentifier(uri=uri), [edit], annotation))
+    return changes
 
 
-def _replace(client: Client, document: TextDocument, new_text: str, label: str) -> types.WorkspaceEdit:
-    newline = _newline(document.source)
-    if document.source.startswith("\ufeff"):
-        new_text = "\ufeff" + new_text.removeprefix("\ufeff")
-    new_lines = new_text.replace("\r\n", "\n").replace("\n", newline).splitlines(keepends=True)
-    old_lines = document.lines
-    edits = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
-        place = types.Range(_line_start(i, document), _line_start(j, document))
-        edits.append(types.TextEdit(range=place, new_text="".join(new_lines[k:m])))
-    return _workspace_edit(client, document, edits, label)
+def text_edit(client: Client, document: Document, new_text: str, label: str) -> types.WorkspaceEdit:
+    """The edit that turns the document's text into `new_text`, touching only lines that differ."""
+    return document_edits(client, document, line_edits(document, new_text), label)
 
 
-def _line_start(line: int, document: TextDocument) -> types.Position:
-    if line < len(document.lines):
-        return types.Position(line, 0)
-    return positions.whole(document.lines, document.position_codec).end
+def line_edits(document: Document, new_text: str) -> list[types.TextEdit]:
+    """Edits that turn the document's text into `new_text`, line by line."""
+    old, new = document.lines, split_lines(new_text)
+    codec = document.position_codec
+    # What both ends share is cut off first: comparing thousands of equal lines takes seconds.
+    head = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    limit = min(len(old), len(new)) - head
+    tail = next((i for i in range(limit) if old[-1 - i] != new[-1 - i]), limit)
+    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
+    return [
+        types.TextEdit(
+            range=types.Range(
+                positions.line_start(head + i, old, codec), positions.line_start(head + j, old, codec)
+            ),
+            new_text="".join(new[head + k : head + m]),
+        )
+        for tag, i, j, k, m in matcher.get_opcodes() if tag != "equal"
+    ]
 
 
-def _workspace_edit(
-    client: Client, document: TextDocument, edits: list[types.TextEdit], label: str
+def document_edits(
+    client: Client, document: Document, text_edits: list[types.TextEdit], label: str, more: list[Change] | None = None,
+    *, confirm: bool = False,
 ) -> types.WorkspaceEdit:
+    """Edits of the user's document, and `more` changes after them: some clients check the first version only."""
     if not client.versioned_edits:
-        return types.WorkspaceEdit(changes={document.uri: edits})
+        return types.WorkspaceEdit(changes={document.uri: text_edits})
     identifier = types.OptionalVersionedTextDocumentIdentifier(uri=document.uri, version=document.version)
     annotation = ANNOTATION if client.annotations else None
     return types.WorkspaceEdit(
-        document_changes=[_document_edit(identifier, edits, annotation)],
-        change_annotations=_annotations(client, label, confirm=False),
+        document_changes=[_edit_of(identifier, text_edits, annotation), *(more or ())],
+        change_annotations=annotations(client, label, confirm=confirm),
     )
 
 
-def _document_edit(
-    identifier: types.OptionalVersionedTextDocumentIdentifier, edits: list[types.TextEdit], annotation: str | None
-) -> types.TextDocumentEdit:
-    if annotation is None:
-        return types.TextDocumentEdit(text_document=identifier, edits=list(edits))
-    annotated = [
-        types.AnnotatedTextEdit(range=edit.range, new_text=edit.new_text, annotation_id=annotation) for edit in edits
-    ]
-    return types.TextDocumentEdit(text_document=identifier, edits=list(annotated))
-
-
-def _annotations(client: Client, label: str, *, confirm: bool) -> dict[str, types.ChangeAnnotation] | None:
+def annotations(client: Client, label: str, *, confirm: bool) -> dict[str, types.ChangeAnnotation] | None:
+    """The entry that every annotated change names; None for clients without annotations."""
     if not client.annotations:
         return None
     return {ANNOTATION: types.ChangeAnnotation(label=label, needs_confirmation=confirm)}
 
 
-def _newline(text: str) -> str:
-    return "\r\n" if "\r\n" in text else "\n"
+def _edit_of(
+    identifier: types.OptionalVersionedTextDocumentIdentifier, text_edits: list[types.TextEdit], annotation: str | None
+) -> types.TextDocumentEdit:
+    if annotation is None:
+        return types.TextDocumentEdit(text_document=identifier, edits=list(text_edits))
+    annotated = [
+        types.AnnotatedTextEdit(range=edit.range, new_text=edit.new_text, annotation_id=annotation)
+        for edit in text_edits
+    ]
+    return types.TextDocumentEdit(text_document=identifier, edits=list(annotated))
