@@ -37,8 +37,20 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         if key in KEPT_VARIABLES or key.startswith(KEPT_PREFIXES)
     }
     # A module that uses an earlier kernel of ours is measured as its author wrote it.
-    ours = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "HIERA_ORIGINAL": "1"}
+    ours = {"PYTHONUNBUFFERED": "1", "HIERA_ORIGINAL": "1"}
     return {**kept, **ours, **(extra or {})}
+
+
+def bytecode_cache(role: str) -> dict[str, str]:
+    """Where a worker keeps compiled Python: beside our other state, never in the user's folders.
+
+    Many installations of torch come without bytecode, and importing it then takes four seconds instead of
+    one. Candidates have a cache of their own, so that nothing they could write is read by the judge.
+    """
+    from engine.store import cache_root
+
+    kind = "candidates" if role == "candidate" else "trusted"
+    return {"PYTHONPYCACHEPREFIX": str(cache_root() / "bytecode" / kind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +129,7 @@ class Worker:
     ) -> None:
         self.role = role
         self._python = python
-        self._env = child_environment(env)
+        self._env = child_environment({**bytecode_cache(role), **(env or {})})
         self._cwd = cwd
         self._wrap = tuple(wrap)
         self._pass_fds = tuple(pass_fds)

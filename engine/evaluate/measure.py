@@ -37,7 +37,7 @@ class Effort:
 
 
 SEARCH = Effort()
-WINNER = Effort(budget_s=12.0, blocks=40, audits=6)
+WINNER = Effort(budget_s=5.0, blocks=40, audits=6)
 
 
 class Timer:
