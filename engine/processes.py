@@ -42,15 +42,14 @@ def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def bytecode_cache(role: str) -> dict[str, str]:
-    """Where a worker keeps compiled Python: beside our other state, never in the user's folders.
+    """Where a worker may keep compiled Python: beside our other state, never in the user's folders.
 
-    Many installations of torch come without bytecode, and importing it then takes four seconds instead of
-    one. Candidates have a cache of their own, so that nothing they could write is read by the judge.
+    Candidates have a cache of their own, so that nothing they could write is read by the judge.
     """
     from engine.store import cache_root
 
     kind = "candidates" if role == "candidate" else "trusted"
-    return {"PYTHONPYCACHEPREFIX": str(cache_root() / "bytecode" / kind)}
+    return {"HIERA_BYTECODE": str(cache_root() / "bytecode" / kind)}
 
 
 @dataclass(frozen=True, slots=True)
