@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 
 from contracts.contract import Contract
+from contracts.cuda_adaptor import MARK
 from contracts.errors import AgentError
 from engine import codegen
 from engine.agents import Situation
@@ -250,10 +251,15 @@ def _code(source: str) -> str:
 
 
 def _own_kernel(situation: Situation) -> Candidate | None:
-    """Candidate 0, where the contract has no operator graph to write from."""
-    if situation.contract.graph is not None:
+    """Candidate 0, where it must be varied in place.
+
+    That is so without an operator graph to write from, and for a launcher or a bare kernel: a program written
+    anew would have another interface than the one the user's other files call.
+    """
+    own = next((c for c in situation.trajectory.candidates if c.round == 0), None)
+    if own is None or (situation.contract.graph is not None and MARK not in own.source):
         return None
-    return next((c for c in situation.trajectory.candidates if c.round == 0), None)
+    return own
 
 
 def situation_facts(situation: Situation) -> dict[str, Fact]:
