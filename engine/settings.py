@@ -75,6 +75,15 @@ def with_settings(job: Job, folder: Path, given: Mapping[str, Any]) -> Job:
     return replace(job, **own, llm=replace(job.llm, **model))
 
 
+def with_model(job: Job, environment: Mapping[str, str]) -> Job:
+    """The job with the environment's model, so that its record says which one it was. Keys stay outside."""
+    if job.agent != "llm":
+        return job
+    name = job.llm.name or environment.get("HIERA_MODEL", "")
+    base_url = job.llm.base_url or environment.get("OPENAI_BASE_URL", "")
+    return replace(job, llm=replace(job.llm, name=name, base_url=base_url))
+
+
 def _tables(folder: Path) -> list[tuple[Path, Mapping[str, Any]]]:
     """The nearest pyproject.toml with a [tool.hiera] and the nearest hiera.toml, the stronger one last."""
     found: dict[str, tuple[Path, Mapping[str, Any]]] = {}

@@ -146,10 +146,6 @@ class Commands:
         settings = self._session.settings_of(document.uri)
         key = self._session.secrets.get(settings.llm_key_variable)
         extra = {settings.llm_key_variable: key} if key else {}
-        if settings.llm_base_url:
-            extra["OPENAI_BASE_URL"] = settings.llm_base_url
-        if settings.llm_model:
-            extra["HIERA_MODEL"] = settings.llm_model
         running = self._session.jobs.start(
             Site(document.uri, site.symbol), job, text_hash=site.text_hash, on_progress=self._on_progress,
             on_end=self._on_end, extra_environment=extra, **how,

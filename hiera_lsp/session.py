@@ -11,8 +11,10 @@ from typing import Any
 from lsprotocol import types
 from pygls import uris
 
+from engine.llm.endpoint import DEFAULT_KEY
+from engine.settings import with_model
 from engine.store import cache_root
-from engine.trajectory import Job
+from engine.trajectory import Job, ModelOptions
 from hiera_lsp.jobs import Jobs, Site
 from hiera_lsp.results import Result, Results, Standing
 from hiera_lsp.settings import Settings
@@ -124,7 +126,9 @@ class Session:
     def job_for(self, site: EditorSite, uri: str, preset: str | None, *, confirm: bool = True) -> Job:
         """The engine's job for a site, from the settings."""
         settings = self.settings_of(uri)
-        return Job(
+        # The usual variable is left to the engine, which sends its key only where it belongs.
+        own = settings.llm_key_variable in self.secrets or settings.llm_key_variable != DEFAULT_KEY
+        job = Job(
             file=uris.to_fs_path(uri) or uri,
             name=site.symbol,
             preset=preset or settings.preset,
@@ -138,7 +142,10 @@ class Session:
             device=settings.device,
             python=settings.interpreter,
             confirm=confirm,
+            llm=ModelOptions(name=settings.llm_model, base_url=settings.llm_base_url,
+                             key_variable=settings.llm_key_variable if own else ""),
         )
+        return with_model(job, os.environ)
 
     def standing(self, result: Result, sites: tuple[EditorSite, ...]) -> Standing:
         """How a result stands to the document's text as it is now."""

@@ -10,12 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from contracts.errors import ConfigError, InputError
-from engine.settings import with_settings
+from engine.settings import with_model, with_settings
 from engine.trajectory import Job, ModelOptions
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
         if given.get(key) and Path(given[key]).exists():
             # Not resolved: a virtual environment's python is a link, and the link is what selects it.
             given[key] = str(Path(given[key]).absolute())
-    job = with_model(with_settings(job, path if path.is_dir() else path.parent, given))
+    job = with_model(with_settings(job, path if path.is_dir() else path.parent, given), os.environ)
     if job.fixed_space and job.space is None:
         raise ConfigError("--fixed-space names no space", hint="add --space cuda, cuda_libs or cuda_libs_torch")
     return job
@@ -63,16 +62,7 @@ def job_of(arguments: argparse.Namespace) -> Job:
 
 def model_of(arguments: argparse.Namespace, folder: Path) -> ModelOptions:
     """The language model that flags, the settings near `folder` and the environment name."""
-    return with_model(with_settings(Job(file="", agent="llm"), folder, _model_flags(arguments))).llm
-
-
-def with_model(job: Job) -> Job:
-    """The job with the environment's model, so that its record says which one it was. Keys stay outside."""
-    if job.agent != "llm":
-        return job
-    name = job.llm.name or os.environ.get("HIERA_MODEL", "")
-    base_url = job.llm.base_url or os.environ.get("OPENAI_BASE_URL", "")
-    return replace(job, llm=replace(job.llm, name=name, base_url=base_url))
+    return with_model(with_settings(Job(file="", agent="llm"), folder, _model_flags(arguments)), os.environ).llm
 
 
 def _model_flags(arguments: argparse.Namespace) -> dict[str, Any]:
