@@ -8,6 +8,7 @@ from pathlib import Path
 
 from engine import report
 from engine.records import Evaluation
+from engine.report import usage_words
 from engine.trajectory import Trajectory
 
 
@@ -65,6 +66,7 @@ class Summary:
         where: How it was verified, such as `gpu`.
         sm: Compute capability of the device, such as `9.0`.
         complete: False where the run can be resumed.
+        model: What a language model cost, in words; empty where none was asked.
         profiled: Why the counters of the best were not read; empty where they were, or nobody asked.
     """
 
@@ -97,6 +99,7 @@ class Summary:
     hot_lines: tuple[HotLineSummary, ...] = ()
     notes: tuple[str, ...] = ()
     tokens: int = 0
+    model: str = ""
     sm: str = ""
     complete: bool = True
     profiled: str = ""
@@ -155,6 +158,7 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         ),
         notes=tuple(dict.fromkeys(trajectory.notes)),
         tokens=trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens,
+        model=usage_words(trajectory.usage),
         sm=trajectory.device.sm if trajectory.device else "",
         complete=trajectory.stopped is not None and trajectory.stopped.complete,
         profiled=counters.status if counters and counters.status != "measured" else "",

@@ -79,6 +79,8 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
         left = f"; not passed: {', '.join(skipped[:4])}" if skipped else ""
         how = f"{summary.where}, {passed} checks passed{left}"
         rows.append(("Verified", how + f" ({summary.isolation})"))
+    if summary.model:
+        rows.append(("Model", summary.model))
     rows.append(("Age", f"{_age(result.finished_at)} on {summary.device or 'no device'}; {summary.stop_reason}"))
     if not summary.complete:
         rows.append(("Note", "the search was not finished: Resume goes on with it"))
