@@ -1,6 +1,6 @@
 # `make demo` and `make test` each do everything that they need, on a fresh machine too.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test gpu check fix bench-dev clean
+.PHONY: help setup demo test test-llm gpu check fix bench-dev clean
 PYTHON_SOURCES := contracts engine hiera_lsp tests bench examples
 
 help:  ## list these targets
@@ -16,6 +16,10 @@ demo: .venv/ready  ## optimise an example, with a GPU or without one
 
 test: .venv/ready  ## run all tests that this machine can run
 	.venv/bin/python -m pytest -q
+
+test-llm: .venv/ready  ## ask a real small language model on the CPU (0.5 GB, once)
+	-.venv/bin/python -m pip install -q xllamacpp==2026.10.11549
+	HIERA_TEST_LLM=1 .venv/bin/python -m pytest -q -rs -m llm tests/test_llm_real.py
 
 gpu: .venv/ready  ## run the tests that need a GPU
 	.venv/bin/python -m pytest -q -m gpu
