@@ -151,6 +151,8 @@ def _model(add: argparse.ArgumentParser) -> None:
     group.add_argument("--prompt-tokens", dest="llm_prompt_tokens", type=_positive, metavar="N",
                        help="longest prompt; longer ones are shortened (default 24000)")
     group.add_argument("--temperature", dest="llm_temperature", type=_temperature, metavar="T", help="default 0.3")
+    group.add_argument("--answer-seconds", dest="llm_call_s", type=_seconds, metavar="S",
+                       help="longest wait for one answer, over all tries (default 300)")
     group.add_argument("--dollars", dest="llm_dollars", type=_seconds, metavar="D",
                        help="most money the job may cost; needs --prices")
     group.add_argument("--prices", dest="llm_prices", metavar="FILE", help="TOML with prices by model")
