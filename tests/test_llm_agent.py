@@ -212,6 +212,14 @@ async def test_a_model_that_cannot_be_asked_leaves_the_run_to_the_expert(fault, 
     assert found.stopped.complete
 
 
+async def test_an_endpoint_that_is_gone_is_given_up_after_three_questions(tmp_path):
+    async with provider("vllm", Model(), faults=[("status", 503, "down", {})] * 999) as server:
+        found = await run(server, tmp_path, rounds=4, budget=24)
+        assert server.requests <= 9 * 5, "two decisions and one round of candidates, five tries each"
+    assert len(found.candidates) > 6
+    assert sum("not asked any more" in note for note in found.notes) == 1
+
+
 async def test_without_seeds_a_dead_model_is_an_error_with_a_way_out(tmp_path):
     async with provider("vllm", Model(), faults=[("status", 401, "bad key", {})] * 99) as server:
         with pytest.raises(HieraError, match="refused the key"):

@@ -36,6 +36,9 @@ SEEDS_S = 60.0
 POLL_S = 0.05
 SHOWN = 6000
 SHORTEST_PROMPT = 4000
+# After so many failures in a row of kinds that may pass, the endpoint counts as gone: every further wait is lost time.
+FAILURES = 3
+PASSING = ("network", "timeout", "server", "rate", "empty")
 T = TypeVar("T")
 
 
@@ -57,6 +60,7 @@ class LlmAgent:
         self._size = (rounds, budget)
         self._notes: list[str] = []
         self._silent: ModelError | None = None
+        self._failures = 0
         self._begun = False
         self._prompt_tokens = options.prompt_tokens
 
@@ -276,12 +280,16 @@ class LlmAgent:
     async def _ask(self, situation: Situation, question: Question) -> str:
         if self._silent is not None:
             raise self._silent
-        return (await self._client.ask(question, deadline_s=self._left_s(situation))).text
+        text = (await self._client.ask(question, deadline_s=self._left_s(situation))).text
+        self._failures = 0
+        return text
 
     async def _ask_json(self, situation: Situation, question: Question, read: Any) -> Any:
         if self._silent is not None:
             raise self._silent
-        return await ask_json(self._client, question, read, deadline_s=self._left_s(situation))
+        found = await ask_json(self._client, question, read, deadline_s=self._left_s(situation))
+        self._failures = 0
+        return found
 
     async def _shortened(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask; where the prompt was too long for the endpoint, once more with a prompt of half the length."""
@@ -355,7 +363,8 @@ class LlmAgent:
         """Say that the model failed; after a failure that cannot pass it is not asked any more."""
         if self._silent is not None:
             return
-        if error.final:
+        self._failures += error.kind in PASSING
+        if error.final or self._failures >= FAILURES:
             self._silent = error
             self._notes.append(f"the model is not asked any more: {error.problem} (to fix: {error.hint})")
         elif instead:
