@@ -46,6 +46,7 @@ ROWS: tuple[tuple[str, str, type, tuple[str, ...] | None], ...] = (
     ("llm.prices", "llm.prices", str, None),
     ("llm.prompts", "llm.prompts", str, None),
     ("llm.seeds", "llm.seeds", bool, None),
+    ("llm.fallback", "llm.fallback", bool, None),
     ("llm.planning", "llm.planning", bool, None),
     ("llm.contract", "llm.contract", bool, None),
 )

@@ -34,6 +34,7 @@ class ModelOptions:
         prices: TOML file with prices; empty for none.
         prompts: Folder with prompts that replace ours by name; empty for none.
         seeds: The built-in expert's candidates compete with the model's.
+        fallback: False stops the job, to be resumed, where the model cannot be asked or gives no usable plan.
         planning: False asks for candidates without SSDA and SPA (the paper's ablation).
         contract: False tells the model only the reference, not the contract (the paper's ablation).
     """
@@ -49,6 +50,7 @@ class ModelOptions:
     prices: str = ""
     prompts: str = ""
     seeds: bool = True
+    fallback: bool = True
     planning: bool = True
     contract: bool = True
 

@@ -212,6 +212,24 @@ async def test_a_model_that_cannot_be_asked_leaves_the_run_to_the_expert(fault, 
     assert found.stopped.complete
 
 
+async def test_without_fallback_an_unheard_question_stops_the_job_and_resume_goes_on(tmp_path):
+    store, model = Store(tmp_path), Model()
+    options = ModelOptions(seeds=False, fallback=False)
+    down = ("status", 504, "nobody wrote an answer file in time", {})
+    async with provider("vllm", model, faults=[down] * 5) as server:
+        with pytest.raises(HieraError, match="nobody wrote"):
+            await run(server, tmp_path, store=store, options=options)
+        assert store.load("last").plans == [], "nobody else planned"
+        server.faults[:] = [None, None, *[down] * 20]  # Plan and strategy are answered, no candidate is.
+        with pytest.raises(HieraError, match="nobody wrote"):
+            await run(server, tmp_path, store=store, options=options, resume="last")
+        assert store.load("last").plans[0].author == "test-model"
+        server.faults.clear()
+        found = await run(server, tmp_path, store=store, options=options, resume="last")
+    assert len(found.candidates) == 8
+    assert {c.author for c in found.candidates} == {"test-model"}
+
+
 async def test_an_endpoint_that_is_gone_is_given_up_after_three_questions(tmp_path):
     async with provider("vllm", Model(), faults=[("status", 503, "down", {})] * 999) as server:
         found = await run(server, tmp_path, rounds=4, budget=24)

@@ -56,7 +56,9 @@ async def test_a_question_becomes_a_file_and_a_file_the_answer(tmp_path):
     queue = tmp_path / "q"
     async with bridge(queue) as client:
         asked = asyncio.ensure_future(client.ask(QUESTION))
-        while not list((queue / "requests").glob("*.md")):
+        for _ in range(500):
+            if list((queue / "requests").glob("*.md")):
+                break
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.5)  # Several heartbeats: the connection is kept warm.
         (page,) = (queue / "requests").glob("*.md")
@@ -122,6 +124,7 @@ async def test_nobody_answers(tmp_path):
         client._call_s = 1.0
         with pytest.raises(ModelError):
             await client.ask(QUESTION)
+    assert list((tmp_path / "q" / "requests").glob("*.md")), "it stays open, to be answered before the next run"
 
 
 def test_the_program_serves_and_refuses_web_pages_and_nonsense(tmp_path):

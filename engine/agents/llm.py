@@ -98,6 +98,8 @@ class LlmAgent:
         try:
             return await self._shortened(lambda: self._decide(situation))
         except ModelError as error:
+            if not self._options.fallback:
+                raise
             self._failed(error, f"plan for round {situation.round}", "the expert planned")
             plan = await self._expert.decide_space_and_scores(situation)
             return replace(plan, reason=f"{plan.reason} (planned by the expert, because {error.problem})")
@@ -109,6 +111,8 @@ class LlmAgent:
         try:
             return await self._shortened(lambda: self._strategy(situation, plan))
         except ModelError as error:
+            if not self._options.fallback:
+                raise
             self._failed(error, f"strategy for round {situation.round}", "the expert's is used")
             return await self._expert.plan_strategy(situation, plan, count)
 
@@ -199,7 +203,7 @@ class LlmAgent:
         if count <= 0:
             return
         if self._silent is not None:
-            if not self._options.seeds:
+            if not self._options.seeds or not self._options.fallback:
                 raise self._silent  # Nobody else writes.
             return
         shown, parents = self._oa_material(situation, plan, strategy), material.ranked(situation)[:1]
@@ -214,7 +218,8 @@ class LlmAgent:
                 try:
                     written = await task
                 except ModelError as error:
-                    failed = error
+                    if failed is None or not failed.final:
+                        failed = error
                     self._failed(error, f"candidate of round {situation.round}", "")
                     continue
                 if written is None or parsing.fingerprint(written[1]) in made:
@@ -231,7 +236,10 @@ class LlmAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        if failed is not None and not written_any and not self._options.seeds and failed.kind != "budget":
+        if failed is None or failed.kind == "budget":
+            return
+        unheard = not self._options.fallback and (failed.final or failed.kind in PASSING)
+        if unheard or (not written_any and not self._options.seeds):
             raise failed
 
     async def _write(

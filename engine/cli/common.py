@@ -21,7 +21,7 @@ T = TypeVar("T")
 FLAGS = ("preset", "budget", "rounds", "seconds", "tokens", "space", "agent", "precision", "device", "python",
          "confirm", "profile", "inputs", "fixed_space")
 MODEL_FLAGS = ("name", "base_url", "key_variable", "answer_tokens", "prompt_tokens", "temperature", "call_s", "dollars",
-               "prices", "prompts", "seeds", "planning", "contract")
+               "prices", "prompts", "seeds", "fallback", "planning", "contract")
 SUFFIXES = (".py", ".cu", ".cuh")
 
 

@@ -159,6 +159,8 @@ def _model(add: argparse.ArgumentParser) -> None:
     group.add_argument("--prompts", dest="llm_prompts", metavar="DIR", help="prompts that replace ours by name")
     group.add_argument("--no-seeds", dest="llm_seeds", action="store_const", const=False,
                        help="no candidates of the built-in expert beside the model's")
+    group.add_argument("--no-fallback", dest="llm_fallback", action="store_const", const=False,
+                       help="stop, to be resumed, where the model gives no answer; the expert does not stand in")
     group.add_argument("--no-planning", dest="llm_planning", action="store_const", const=False,
                        help="ablation: candidates without space, direction and strategy")
     group.add_argument("--no-contract", dest="llm_contract", action="store_const", const=False,

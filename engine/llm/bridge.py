@@ -131,8 +131,9 @@ class Bridge:
                 await asyncio.sleep(POLL_S)
                 given = self._given(key, body)
         finally:
-            file.unlink(missing_ok=True)
-            readable.unlink(missing_ok=True)
+            if given is not None:  # What nobody answered stays open, to be answered before the next run.
+                file.unlink(missing_ok=True)
+                readable.unlink(missing_ok=True)
         return given or {"error": {"status": 504, "message": "nobody wrote an answer file in time"}}
 
     def _given(self, key: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
