@@ -44,8 +44,8 @@ def main() -> int:
     adopt_orphans()
     request = json.loads(_first_line(sys.stdin.fileno()))
 
-    def send(kind: str, **fields: Any) -> None:
-        output.write(json.dumps({"event": kind, **fields}) + "\n")
+    def send(what: str, /, **fields: Any) -> None:
+        output.write(json.dumps({"event": what, **fields}) + "\n")
 
     try:
         asyncio.run(_run(request, send))

@@ -74,7 +74,7 @@ class JobProgress:
             await self._server.work_done_progress.create_async(self._running.id)
         except Exception:  # noqa: BLE001 - a client that refuses the token gets log messages instead.
             return
-        self._begun = True
+        self._begun, self._told = True, (self._running.line, 0)
         self._server.work_done_progress.begin(
             self._running.id,
             types.WorkDoneProgressBegin(

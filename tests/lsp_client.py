@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import sys
@@ -30,9 +31,28 @@ FULL: dict[str, Any] = {
 
 
 class Client:
-    """Talks to one server process. Server requests are answered from `answers`."""
+    """Talks to one server process, and holds its documents' texts as an editor does.
+
+    Attributes:
+        texts: Text of every open document, by URI.
+        versions: Their versions.
+        created: Files that edits of the server made, by URI.
+        before: Texts before the last edit of the server, for undo.
+        refuse_edits: Answer `applied: false`.
+        echo_late: Send didChange after the answer to applyEdit (Neovim), not before (VS Code).
+        answers: Fixed answers to requests of the server, by method; `None` answers null, missing never counts.
+        silent: Methods of the server that are never answered.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, settings: dict[str, Any]) -> None:
+        self.texts: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
+        self.created: dict[str, str] = {}
+        self.before: dict[str, str] = {}
+        self.refuse_edits = self.echo_late = False
+        self.answers: dict[str, Any] = {}
+        self.silent: set[str] = set()
+        self.encoding = "utf-16"
         self.process = process
         self.settings = settings
         self.notifications: list[dict[str, Any]] = []
@@ -44,10 +64,12 @@ class Client:
         self._reader = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, *, cache: Path, settings: dict[str, Any] | None = None, env: dict[str, str] | None = None) -> Client:
+    async def start(cls, *, cache: Path, settings: dict[str, Any] | None = None, env: dict[str, str] | None = None,
+                    fake_jobs: bool = False) -> Client:
+        how = [str(ROOT / "tests" / "fake_server.py")] if fake_jobs else ["-m", "hiera_lsp"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "hiera_lsp", cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "HIERA_CACHE": str(cache), **(env or {})},
+            sys.executable, *how, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "HIERA_CACHE": str(cache), **(env or {})}, limit=64 << 20,
         )
         return cls(process, settings or {})
 
@@ -59,6 +81,7 @@ class Client:
             "capabilities": FULL if capabilities is None else capabilities,
             "initializationOptions": options if options is not None else {"settings": self.settings},
         })
+        self.encoding = reply["capabilities"].get("positionEncoding", "utf-16")
         self.notify("initialized", {})
         return reply
 
@@ -81,11 +104,14 @@ class Client:
     def open(self, path: Path, language: str = "python", version: int = 1) -> str:
         uri = path.as_uri()
         text = path.read_bytes().decode("utf-8")
+        self.texts[uri], self.versions[uri] = text, version
         self.notify("textDocument/didOpen", {
             "textDocument": {"uri": uri, "languageId": language, "version": version, "text": text}})
         return uri
 
-    def change(self, uri: str, text: str, version: int) -> None:
+    def change(self, uri: str, text: str, version: int | None = None) -> None:
+        version = version if version is not None else self.versions[uri] + 1
+        self.texts[uri], self.versions[uri] = text, version
         self.notify("textDocument/didChange", {
             "textDocument": {"uri": uri, "version": version}, "contentChanges": [{"text": text}]})
 
@@ -97,7 +123,7 @@ class Client:
         return await self.request("textDocument/codeAction", {
             "textDocument": {"uri": uri}, "range": {"start": place, "end": place}, "context": context})
 
-    async def wait_for(self, condition: Any, timeout_s: float = 30) -> None:
+    async def wait_for(self, condition: Any, timeout_s: float = 20) -> None:
         async with self.arrived:
             await asyncio.wait_for(self.arrived.wait_for(condition), timeout_s)
 
@@ -126,10 +152,14 @@ class Client:
         while True:
             length = 0
             while (line := await self.process.stdout.readline()) not in (b"\r\n", b""):
+                assert line.lower().startswith(b"content-"), line
                 name, _, value = line.decode().partition(":")
                 if name.lower() == "content-length":
                     length = int(value)
             if not length:
+                for future in self._waiting.values():
+                    if not future.done():
+                        future.set_exception(ConnectionError("the server has ended"))
                 return
             self._take(json.loads(await self.process.stdout.readexactly(length)))
             async with self.arrived:
@@ -146,8 +176,20 @@ class Client:
             answer: Any = None
             if message["method"] == "workspace/configuration":
                 answer = [self.settings for _ in message["params"]["items"]]
+            elif message["method"] in self.silent:
+                return
+            elif message["method"] in self.answers:
+                answer = self.answers[message["method"]]
             elif message["method"] == "workspace/applyEdit":
-                answer = {"applied": True}
+                answer = {"applied": not self.refuse_edits}
+                if not self.refuse_edits:
+                    echo = self.apply(message["params"]["edit"])
+                    if self.echo_late:
+                        self._send({"id": message["id"], "result": answer})
+                    for uri, text in echo.items():
+                        self.change(uri, text)
+                    if self.echo_late:
+                        return
             elif message["method"] == "window/showDocument":
                 answer = {"success": True}
             self._send({"id": message["id"], "result": answer})
@@ -155,6 +197,55 @@ class Client:
         self.notifications.append(message)
         if message["method"] == "textDocument/publishDiagnostics":
             self.diagnostics[message["params"]["uri"]] = message["params"]["diagnostics"]
+
+
+    def apply(self, edit: dict[str, Any]) -> dict[str, str]:
+        """Apply a workspace edit; the new texts of open documents, which the caller tells the server."""
+        changed: dict[str, str] = {}
+        changes = edit.get("documentChanges") or [
+            {"textDocument": {"uri": uri, "version": None}, "edits": edits} for uri, edits in edit["changes"].items()]
+        for change in changes:
+            if change.get("kind") == "create":
+                assert change["uri"] not in self.created
+                self.created[change["uri"]] = ""
+                continue
+            uri, version = change["textDocument"]["uri"], change["textDocument"]["version"]
+            assert version in (None, self.versions.get(uri)), "the edit is for another version"
+            where = self.texts if uri in self.texts else self.created
+            if where is self.texts:
+                self.before[uri] = self.texts[uri]
+            text = edited(where.get(uri, ""), change["edits"], self.encoding)
+            if where is self.texts:
+                changed[uri] = text
+            else:
+                where[uri] = text
+        return changed
+
+    def undo(self, uri: str) -> None:
+        """One undo step in a document."""
+        self.change(uri, self.before[uri])
+
+
+def edited(text: str, edits: list[dict[str, Any]], encoding: str) -> str:
+    """`text` with non-overlapping edits applied, positions in code units of `encoding`."""
+    unit = {"utf-8": 1, "utf-16": 2, "utf-32": 4}[encoding]
+    name = {"utf-8": "utf-8", "utf-16": "utf-16-le", "utf-32": "utf-32-le"}[encoding]
+    starts = [0]
+    for line in io.StringIO(text, newline=""):
+        starts.append(starts[-1] + len(line))
+
+    def offset(place: dict[str, int]) -> int:
+        if place["line"] >= len(starts):
+            return len(text)
+        begin = starts[place["line"]]
+        end = starts[place["line"] + 1] if place["line"] + 1 < len(starts) else len(text)
+        head = text[begin:end].encode(name)[: unit * place["character"]]
+        return begin + len(head.decode(name))
+
+    spans = sorted((offset(e["range"]["start"]), offset(e["range"]["end"]), e["newText"]) for e in edits)
+    for start, end, new in reversed(spans):
+        text = text[:start] + new + text[end:]
+    return text
 
 
 class LspError(Exception):
