@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from contracts.cuda_adaptor import MARK
 from contracts.errors import ConfigError, ContractError
 from engine.agents import Situation, material, parsing, prompts
+from engine.agents.own_file import own_file
 from engine.agents.prompts import HOLES, ORDER, Prompts, data
 from engine.llm.budget import Budget, read_price, tokens_of
 from engine.llm.capability import Capability
@@ -207,6 +209,51 @@ def test_a_failure_carries_the_exact_lines():
         stage="build", reason="it does not compile", errors=(BuildError(line=2, message='identifier "y" is undefined'),)))
     text = material.failure(failed, source="int x;\nint z = y;\n")
     assert 'line 2: identifier "y" is undefined\n    int z = y;' in text
+
+
+OWN = """// hiera: entry heat
+// hiera: arg u in float32[1024, 4096]
+
+extern "C" void other(int n) {}
+
+__global__ void heat(const float* u, float* next) { next[0] = u[0]; }
+// ---- hiera: the adaptor below is not part of your file ----
+#include <torch/extension.h>
+torch::Tensor heat_forward(torch::Tensor u) { heat<<<1, 1>>>(u.data_ptr(), nullptr); return u; }
+"""
+
+
+def own_situation(source: str = OWN, **changes: object) -> Situation:
+    from engine.records import Candidate
+
+    trajectory = Trajectory(run="r")
+    trajectory.apply(Event("candidate", 0, Candidate(id="own", source=source, space="cuda", round=0, author="user")))
+    contract = replace(contract_of(["relu"]), entry="heat_forward", reference="cuda")
+    return situation_of(["relu"], contract=contract, trajectory=trajectory, **changes)
+
+
+def test_a_users_file_keeps_its_interface_and_our_adaptor():
+    own = own_file(own_situation())
+    assert (own.function, own.offered) == ("heat", ("other", "heat"))
+    written = "__global__ void heat(const float* u, float* next) { next[0] = 2 * u[0]; }\nextern \"C\" void other(int n) {}\n"
+    whole = own.complete(written)
+    head, _mark, adaptor = whole.partition(MARK)
+    assert adaptor == OWN.partition(MARK)[2], "the adaptor is not the model's to change"
+    assert head.startswith("// hiera: entry heat\n// hiera: arg u in float32[1024, 4096]\n__global__")
+    assert own.complete(whole) == whole
+    cheat = written + MARK + "\ntorch::Tensor heat_forward(torch::Tensor u) { return u; }"
+    assert own.complete(cheat) == whole
+    with pytest.raises(WrongShapeError, match="no longer defines other"):
+        own.complete("__global__ void heat(const float* u, float* next) {}")
+
+
+def test_the_model_is_told_what_of_a_users_file_stays():
+    situation = own_situation()
+    told = material.rules(Prompts(), situation)
+    assert "keep other, heat with exactly the same parameters" in told
+    assert "grid and block stay" in told
+    assert "define `heat` as it is called" in material.contract(situation)
+    assert own_file(own_situation(OWN.replace("hiera:", "").replace(MARK, ""))) is None
 
 
 # ---------------------------------------------------------------- answers

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from contracts.errors import AgentError
 from engine.agents import Situation, material, parsing
 from engine.agents.expert import ExpertAgent, situation_bottleneck, situation_facts
+from engine.agents.own_file import own_file
 from engine.agents.prompts import Material, Prompts, data
 from engine.agents.rubric_text import applying_rows, lessons_of
 from engine.llm.client import Client, Question
@@ -263,7 +264,8 @@ class LlmAgent:
 
     async def _ask_source(self, situation: Situation, question: Question) -> tuple[str, str]:
         """A whole source; an answer without one, or one that was cut, is sent back once."""
-        entry = situation.contract.entry
+        own = own_file(situation)
+        entry = own.function if own is not None else situation.contract.entry
         for last in (False, True):
             try:
                 text = await self._ask(situation, question)
@@ -275,7 +277,8 @@ class LlmAgent:
                 question = _followed(question, "(an answer that was too long)", again)
                 continue
             try:
-                return parsing.read_source(text, entry)
+                title, source = parsing.read_source(text, entry)
+                return title, own.complete(source) if own is not None else source
             except WrongShapeError as error:
                 if last:
                     raise ModelError("malformed", f"{self.name} gave no usable file: {error}",

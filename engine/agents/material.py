@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contracts.folder import declaration
 from contracts.graph import Const, Graph, Node, Ref
 from engine.agents import Situation
+from engine.agents.own_file import own_file
 from engine.agents.parsing import fingerprint, without_comments
 from engine.agents.prompts import Prompts, data
 from engine.planning.catalog import Note
@@ -29,7 +30,11 @@ LINES = 5
 def contract(situation: Situation) -> str:
     """Interface, arguments with meaning, outputs, shapes to serve, precision."""
     found = situation.contract
-    lines = [f"`cuda_source.cu` must define exactly this host function:\n\n    {declaration(found)}\n",
+    own = own_file(situation)
+    place = "`cuda_source.cu` must define exactly this host function"
+    if own is not None and own.adaptor:
+        place = f"`cuda_source.cu` must define `{own.function}` as it is called for this host function"
+    lines = [f"{place}:\n\n    {declaration(found)}\n",
              f"It stands for {found.name} in {found.mode} mode. Arguments, in order:"]
     for a in found.arguments:
         what = str(a.tensor) if a.tensor is not None else f"the number {a.value}"
@@ -53,6 +58,8 @@ def contract(situation: Situation) -> str:
 def rules(prompts: Prompts, situation: Situation) -> str:
     """What every source must keep to, whatever the strategy."""
     text = prompts.text("rules", {})
+    if (own := own_file(situation)) is not None:
+        text += "\n" + own.told(situation)
     if situation.device.kind == "none":
         small, sizes = situation.reduced, ""
         if small is not None:
