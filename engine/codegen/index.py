@@ -13,16 +13,37 @@ from functools import lru_cache
 from math import gcd, prod
 
 
+class _Hashed:
+    """Remembers its hash: expressions are keys of every cache here, and each holds a tree of others."""
+
+    __slots__ = ("_hash",)
+
+    def _fields(self) -> tuple[object, ...]:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:
+            object.__setattr__(self, "_hash", hash(self._fields()))
+            return self._hash
+
+
 @dataclass(frozen=True, slots=True)
-class Var:
+class Var(_Hashed):
     """A loop variable with values 0 to size - 1."""
 
     name: str
     size: int
 
+    __hash__ = _Hashed.__hash__
+
+    def _fields(self) -> tuple[object, ...]:
+        return (self.name, self.size)
+
 
 @dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(_Hashed):
     """An integer that the kernel computes or loads, `low` to `high`; `depends` names loop variables behind it."""
 
     name: str
@@ -30,36 +51,60 @@ class Opaque:
     high: int
     depends: frozenset[str] = frozenset()
 
+    __hash__ = _Hashed.__hash__
+
+    def _fields(self) -> tuple[object, ...]:
+        return (self.name, self.low, self.high, self.depends)
+
 
 @dataclass(frozen=True, slots=True)
-class Quotient:
+class Quotient(_Hashed):
     """`numerator // divisor`, numerator never negative."""
 
     numerator: Index
     divisor: int
 
+    __hash__ = _Hashed.__hash__
+
+    def _fields(self) -> tuple[object, ...]:
+        return ("/", self.numerator, self.divisor)
+
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
+class Remainder(_Hashed):
     """`numerator % divisor`, numerator never negative."""
 
     numerator: Index
     divisor: int
+
+    __hash__ = _Hashed.__hash__
+
+    def _fields(self) -> tuple[object, ...]:
+        return ("%", self.numerator, self.divisor)
 
 
 Atom = Var | Opaque | Quotient | Remainder
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class Index(_Hashed):
     """`constant` plus terms; build with the functions below, which keep the form simplified."""
 
     constant: int = 0
     terms: tuple[tuple[Atom, int], ...] = ()
 
+    __hash__ = _Hashed.__hash__
+
+    def _fields(self) -> tuple[object, ...]:
+        return (self.constant, self.terms)
+
     def __add__(self, other: Index | int) -> Index:
         other = as_index(other)
-        return _sum(self.constant + other.constant, [*self.terms, *other.terms])
+        if not other.terms:
+            return Index(self.constant + other.constant, self.terms) if other.constant else self
+        if not self.terms:
+            return Index(self.constant + other.constant, other.terms) if self.constant else other
+        return _sum(self.constant + other.constant, (*self.terms, *other.terms))
 
     __radd__ = __add__
 
@@ -67,6 +112,8 @@ class Index:
         return self + as_index(other) * -1
 
     def __mul__(self, factor: int) -> Index:
+        if factor == 1:
+            return self
         if factor == 0:
             return Index()
         return Index(self.constant * factor, tuple((atom, c * factor) for atom, c in self.terms))
@@ -154,10 +201,12 @@ def unravel(position: Index, shape: Sequence[int]) -> tuple[Index, ...]:
 
 def offset(index: Sequence[Index], strides: Iterable[int]) -> Index:
     """Elements from the start of a strided tensor."""
-    total = Index()
+    constant, terms = 0, []
     for value, stride in zip(index, strides, strict=True):
-        total = total + value * stride
-    return total
+        if stride:
+            constant += value.constant * stride
+            terms += [(atom, factor * stride) for atom, factor in value.terms]
+    return _sum(constant, terms)
 
 
 def to_cpp(value: Index) -> str:
@@ -186,6 +235,7 @@ def _atom_cpp(atom: Atom) -> str:
     return f"{text} {sign} {atom.divisor}" if sign == "/" else f"({text} {sign} {atom.divisor})"
 
 
+@lru_cache(maxsize=65536)
 def _key(atom: Atom) -> str:
     return repr(atom)
 
@@ -194,7 +244,8 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
     merged: dict[Atom, int] = {}
     for atom, factor in terms:
         merged[atom] = merged.get(atom, 0) + factor
-    merged = {atom: factor for atom, factor in merged.items() if factor}
+    if not all(merged.values()):
+        merged = {atom: factor for atom, factor in merged.items() if factor}
     # a * m * (x // m) + a * (x % m) is a * x.
     for atom, factor in list(merged.items()):
         if not isinstance(atom, Remainder) or merged.get(atom) != factor:
@@ -206,6 +257,8 @@ def _sum(constant: int, terms: Iterable[tuple[Atom, int]]) -> Index:
                 del merged[atom], merged[partner]
                 rest = Index(constant, tuple(merged.items()))
                 return rest + atom.numerator * factor
+    if len(merged) < 2:
+        return Index(constant, tuple(merged.items()))
     return Index(constant, tuple(sorted(merged.items(), key=lambda term: _key(term[0]))))
 
 

@@ -17,7 +17,7 @@ from engine.codegen.writer import Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One written kernel and the host lines that launch it."""
+    """One written kernel and the host lines that launch it; `identifiers` are its parameters and variables."""
 
     name: str
     text: str
@@ -26,6 +26,7 @@ class Kernel:
     tunables: tuple[Tunable, ...] = ()
     temporaries: tuple[Temporary, ...] = ()
     notes: tuple[str, ...] = ()
+    identifiers: frozenset[str] = frozenset()
 
 
 def span(spec: TensorSpec) -> int:

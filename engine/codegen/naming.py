@@ -26,6 +26,12 @@ class Namer:
     def __init__(self) -> None:
         self._names = Names(taken=_RESERVED | SCALAR_OPS.keys() | SNIPPETS.keys())
         self._pointers: dict[str, str] = {}
+        self._given: set[str] = set()
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Every identifier given so far."""
+        return frozenset(self._given)
 
     def pointer(self, value: str) -> str:
         """The kernel parameter that points to a value; the same each time."""
@@ -35,4 +41,6 @@ class Namer:
 
     def fresh(self, base: str) -> str:
         """An identifier not used before, like `base`."""
-        return self._names.fresh(base)
+        name = self._names.fresh(base)
+        self._given.add(name)
+        return name

@@ -8,7 +8,7 @@ from math import prod
 
 from contracts.graph import Graph, Node, Ref
 from engine.codegen.lower import entry_of
-from engine.codegen.prims import Map, NotFusibleError, Prim, Window, walk
+from engine.codegen.prims import Map, NotFusibleError, Prim, Reduce, Window, walk
 from engine.codegen.region_impl import FusedRegion, check_fusible, lowered, used_inputs
 from engine.codegen.regions import Choices
 from engine.codegen.scalar_ops import SCALAR_OPS
@@ -31,15 +31,33 @@ def _refuse_costly_windows(outputs: list[tuple[str, Prim]]) -> None:
     Raises:
         NotFusibleError: A window repeats more than that.
     """
-    for window in walk([prim for _, prim in outputs]):
+    prims = walk([prim for _, prim in outputs])
+    for window in prims:
         if not isinstance(window, Window):
             continue
         repeats = prod(window.kernel) / prod(window.stride)
+        if repeats > 1 and _is_read_again(window, prims):
+            raise NotFusibleError(f"{window.name} would be folded anew in each pass over its rows")
         below = [prim for prim in walk([window.source]) if prim.numel >= window.source.numel]
         cost = sum(SCALAR_OPS[prim.op].cost for prim in below if isinstance(prim, Map) and prim.op in SCALAR_OPS)
         nested = any(isinstance(prim, Window) for prim in below)
         if repeats > 1 and (cost * (repeats - 1) > MOST_REPEATED_COST or nested):
             raise NotFusibleError(f"{window.name} would repeat costly work {repeats:.1f} times")
+
+
+def _is_read_again(value: Prim, prims: list[Prim]) -> bool:
+    """True when a reduction folds what `value` leads to, and something else needs `value` too."""
+    reached = {id(value)}
+    folded = other = False
+    for prim in prims:
+        if not any(id(source) in reached for source in prim.sources()):
+            continue
+        if isinstance(prim, Reduce):
+            folded = True
+        else:
+            reached.add(id(prim))
+            other = other or any(isinstance(below, Reduce) for below in walk([prim]))
+    return folded and other
 
 
 @dataclass
@@ -216,26 +234,26 @@ class _Partition:
         return bool(made & set(names))
 
     def _makes_cycle(self, nodes: list[Node]) -> bool:
-        """True when a path leaves the nodes and comes back."""
+        """True when a path leaves the nodes and comes back. Views alone do not leave: they are repeated inside."""
         inside = {node.name for node in nodes}
         last = max(self.position[name] for name in inside)
-        stack = [user for node in nodes for user in self._users(node) if user.name not in inside]
-        seen: set[str] = set()
+        # Each node with whether the path to it has passed one that is computed outside.
+        stack = [(user, False) for node in nodes for user in self._users(node) if user.name not in inside]
+        seen: set[tuple[str, bool]] = set()
         while stack:
-            node = stack.pop()
+            node, passed = stack.pop()
             group = self.group_of.get(node.name)
-            members = group.nodes if group is not None else [node]
-            for member in members:
-                if member.name in seen:
+            passed = passed or group is not None or self.role[node.name] not in ("view", "copy")
+            for member in group.nodes if group is not None else [node]:
+                if (member.name, passed) in seen:
                     continue
-                seen.add(member.name)
+                seen.add((member.name, passed))
                 for user in self._users(member):
                     if user.name in inside:
-                        if self.role[member.name] in ("view", "copy") and member.name not in self.group_of:
-                            continue
-                        return True
-                    if self.position[user.name] <= last or user.name in self.group_of:
-                        stack.append(user)
+                        if passed:
+                            return True
+                    elif self.position[user.name] <= last or user.name in self.group_of:
+                        stack.append((user, passed))
         return False
 
     def _users(self, node: Node) -> list[Node]:

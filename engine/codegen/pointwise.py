@@ -200,7 +200,8 @@ def _write(
         "}",
     ])
     call = launch(name, -(-count // per_block), plan.threads, usage, layouts, names)
-    return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), host=tuple(call), tunables=tunables)
+    return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), identifiers=writer.namer.given,
+                  host=tuple(call), tunables=tunables)
 
 
 def _readable(loops: Sequence[tuple[str, int]]) -> tuple[dict[str, Index], list[tuple[str, int]]]:

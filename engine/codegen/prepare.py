@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen import Recipe, Tunable
+from engine.codegen.aten_calls import is_random
 from engine.codegen.decompose import decompose
-from engine.codegen.regions import plan_regions
+from engine.codegen.regions import Region, plan_regions
 from engine.records import Device
 
 _CONVOLUTIONS = (
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
 )
+
+_JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+MOST_JOINED = 8  # Tensors that a kernel joins by asking where each element comes from.
 
 
 def fuses(recipe: Recipe) -> bool:
@@ -22,18 +27,57 @@ def fuses(recipe: Recipe) -> bool:
     return recipe.space != "cuda_libs_torch" or recipe.choices.get("fusion", "all") != "none"
 
 
-def prepare(graph: Graph, recipe: Recipe, device: Device, left_to_calls: AbstractSet[str] = frozenset()) -> Graph:
-    """The graph that regions are planned on and calls are written from."""
+def prepare(
+    graph: Graph, recipe: Recipe, device: Device, left_to_calls: AbstractSet[str] = frozenset()
+) -> tuple[Graph, tuple[Region, ...]]:
+    """The graph that calls are written from, and the regions of it that become own kernels.
+
+    Args:
+        graph: The simplified graph.
+        recipe: Space and choices.
+        device: The GPU to write for.
+        left_to_calls: Nodes that turned out to have no own kernel.
+    """
     if recipe.space != "cuda_libs_torch":
         graph = decompose(graph)
     if not fuses(recipe):
-        return graph
-    if recipe.space == "cuda":
-        # Own products add the bias where they store: nothing to gain from another pass.
-        return graph
-    if recipe.choices.get("bias", "fused") == "library":
-        return graph
-    return _split_worthwhile(graph, recipe, device, left_to_calls)
+        return graph, ()
+    calls = _wide_joins(graph) if recipe.space == "cuda_libs_torch" else set()
+
+    def planned(graph: Graph) -> tuple[Region, ...]:
+        return plan_regions(
+            graph, choices=recipe.choices, device=device,
+            fusible=lambda node: not is_random(node) and node.name not in left_to_calls and node.name not in calls,
+        )
+
+    # Own products add the bias where they store: nothing to gain from another pass.
+    wanted = set() if recipe.space == "cuda" or recipe.choices.get("bias", "fused") == "library" else {
+        node.name for node in graph.nodes if _bias_name(node, graph) is not None
+    }
+    if not wanted:
+        return graph, planned(graph)
+    split = split_biases(graph, wanted)
+    regions = planned(split)
+    kept = _worthwhile(regions, wanted)
+    if recipe.space == "cuda_libs":
+        kept |= {node.name for node in graph.nodes if node.name in wanted and node.base == "linear"}
+    if kept == wanted:
+        return split, regions
+    # The rest keep their bias; the regions that would only have added one are not needed.
+    final = split_biases(graph, kept)
+    left = {node.name for node in final.nodes}
+    return final, tuple(
+        dataclasses.replace(region, graph=final) for region in regions  # type: ignore[type-var]
+        if any(node.name in left for node in region.nodes)
+    )
+
+
+def _wide_joins(graph: Graph) -> set[str]:
+    """Concatenations of so many tensors that a kernel that asks for each would be mostly questions."""
+    return {
+        node.name for node in graph.nodes
+        if node.base in _JOINS and isinstance(items := node.args.get("tensors"), tuple) and len(items) > MOST_JOINED
+    }
 
 
 def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
@@ -54,23 +98,15 @@ def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
     return found
 
 
-def _split_worthwhile(graph: Graph, recipe: Recipe, device: Device, left_to_calls: AbstractSet[str]) -> Graph:
-    """Take biases out of library calls where a fused kernel reads the result anyway (or cuBLAS could not add them)."""
-    wanted = {node.name: node.base for node in graph.nodes if _bias_name(node, graph) is not None}
-    if not wanted:
-        return graph
-    split = split_biases(graph, set(wanted))
-    regions = plan_regions(
-        split, choices=recipe.choices, device=device, fusible=lambda node: node.name not in left_to_calls
-    )
-    worthwhile = {name for name, base in wanted.items() if recipe.space == "cuda_libs" and base == "linear"}
+def _worthwhile(regions: Sequence[Region], wanted: set[str]) -> set[str]:
+    """The biases that a kernel adds on the way, because it reads the result anyway."""
+    found: set[str] = set()
     for region in regions:
         names = {node.name for node in region.nodes}
-        added = {name.removesuffix("_bias") for name in names if name.endswith("_bias")} & wanted.keys()
-        own = {f"{name}{end}" for name in added for end in ("_bias", "_bias_view")}
-        if names - own:
-            worthwhile |= added
-    return split_biases(graph, worthwhile) if worthwhile != wanted.keys() else split
+        added = {name.removesuffix("_bias") for name in names if name.endswith("_bias")} & wanted
+        if names - {f"{name}{end}" for name in added for end in ("_bias", "_bias_view")}:
+            found |= added
+    return found
 
 
 def split_biases(graph: Graph, names: set[str]) -> Graph:

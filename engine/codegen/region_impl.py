@@ -12,7 +12,7 @@ from engine.codegen.lower import Lowering
 from engine.codegen.pointwise import write_pointwise
 from engine.codegen.prims import Cut, Load, NotFusibleError, Prim, Reduce, Scan, walk
 from engine.codegen.program_ir import build_nest, rewrite
-from engine.codegen.regions import Choices, RegionCode, Temporary
+from engine.codegen.regions import Choices, KernelText, RegionCode, Temporary
 from engine.codegen.rows import dry_run, write_rows
 from engine.codegen.scans import check_scan, write_scan
 from engine.records import Device
@@ -71,12 +71,11 @@ class FusedRegion:
             kernels += write_kernels(step, self, needed, local, choices, device)
             kernels[-1] = replace(kernels[-1], temporaries=(*kernels[-1].temporaries, *step.temporaries))
         return RegionCode(
-            device_code="\n\n".join(k.text for k in kernels) + "\n",
+            kernels=tuple(KernelText(name=k.name, text=k.text, identifiers=k.identifiers) for k in kernels),
             helpers=frozenset().union(*(k.helpers for k in kernels)),
             host_code=tuple(line for k in kernels for line in k.host),
             temporaries=tuple(t for k in kernels for t in k.temporaries),
             tunables=tuple({t.key: t for k in kernels for t in k.tunables}.values()),
-            kernels=tuple(k.name for k in kernels),
             notes=tuple(n for k in kernels for n in k.notes),
         )
 

@@ -43,27 +43,45 @@ class Temporary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelText:
+    """One kernel as text.
+
+    Attributes:
+        name: Its name.
+        text: Comment, signature and body.
+        identifiers: Names that are the kernel's own: parameters and variables.
+    """
+
+    name: str
+    text: str
+    identifiers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RegionCode:
     """The text of one region.
 
     Attributes:
-        device_code: Kernels, for file scope after the helpers.
+        kernels: Own kernels in launch order, for file scope after the helpers.
         helpers: Names of snippets for `helpers.helper_text`.
         host_code: Lines for the host function. They use the names given to `emit`, the temporaries, and a
             `cudaStream_t stream`.
         temporaries: Tensors to allocate before `host_code`.
         tunables: Choices that this region could have made otherwise.
-        kernels: Kernel names, in launch order.
         notes: Sentences about what was done.
     """
 
-    device_code: str
+    kernels: tuple[KernelText, ...]
     helpers: frozenset[str]
     host_code: tuple[str, ...]
     temporaries: tuple[Temporary, ...] = ()
     tunables: tuple[Tunable, ...] = ()
-    kernels: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def device_code(self) -> str:
+        """The text of all kernels."""
+        return "\n\n".join(kernel.text for kernel in self.kernels) + "\n"
 
 
 class Region(Protocol):

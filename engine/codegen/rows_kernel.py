@@ -58,6 +58,7 @@ def write_row_kernel(
         "}",
     ])
     return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), tunables=tunables,
+                  identifiers=body.writer.namer.given,
                   host=tuple(launch(name, grid, block, usage, layouts, names)))
 
 

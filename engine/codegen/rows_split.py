@@ -14,8 +14,8 @@ from engine.codegen.index import variable
 from engine.codegen.kernel_text import Kernel, header, index_type, launch, signature
 from engine.codegen.naming import Namer
 from engine.codegen.pointwise import write_pointwise
-from engine.codegen.prims import Field, Indices, Load, NotFusibleError, Prim, Reduce
-from engine.codegen.program_ir import Nest, rewrite
+from engine.codegen.prims import Field, Indices, Load, NotFusibleError, Prim, Reduce, walk
+from engine.codegen.program_ir import Nest, Store, rewrite
 from engine.codegen.reductions import REDUCTIONS, accumulator_dtype, joined_type, part_text, start_text
 from engine.codegen.regions import Choices, Temporary
 from engine.codegen.rows_kernel import RowWriter, decode, indented
@@ -48,22 +48,29 @@ def write_split(
     kernels: list[Kernel] = []
     layouts, names = dict(layouts), dict(names)
     remaining = list(outputs)
+    settled: list[tuple[str, Prim]] = []  # Outputs that wait for no further fold.
     stage = 0
     while True:
-        nest, _ = prepared(remaining, layouts)
-        if not nest.reduces:
+        settled += [pair for pair in remaining if not _folds(pair[1])]
+        remaining = [pair for pair in remaining if _folds(pair[1])]
+        if not remaining:
             break
+        nest, _ = prepared(remaining, layouts)
         suffix = f"_{stage + 1}" if len(nest.reduces) > 1 or stage else ""
         parts, fields = _write_parts(f"{name}_parts{suffix}", title, nest, plan, layouts, names, tunables)
         kernels.append(parts)
         layouts |= {t.name: TensorSpec.contiguous(t.dtype, (t.numel,)) for t in parts.temporaries}
         names |= {t.name: t.name for t in parts.temporaries}
-        last = len(nest.reduces) == 1 and not _full_stores(nest)
+        stores = _row_stores(nest)
+        written = {store.value for store in stores}
+        finished = len(stores) == len(nest.stores)
+        last = finished and not settled
         join, loads = _write_join(name if last else f"{name}_join{suffix}", title, nest, plan, fields, layouts, names,
-                                  finish=last)
+                                  stores, finish=finished)
         kernels.append(join)
-        if last:
-            return kernels
+        remaining = [(value, prim) for value, prim in remaining if value not in written]
+        if finished:
+            break
         layouts |= {load.value: TensorSpec.contiguous(load.dtype, load.shape) for load in loads.values()}
         names |= {load.value: load.value for load in loads.values()}
 
@@ -75,7 +82,7 @@ def write_split(
 
         remaining = rewrite(remaining, change)
         stage += 1
-    groups = _by_size(remaining)
+    groups = _by_size(settled)
     for position, group in enumerate(groups):
         kernel_name = name if position == len(groups) - 1 else f"{name}_rows"
         kernels.append(write_pointwise(kernel_name, title, group, layouts=layouts, names=names, choices=choices,
@@ -83,9 +90,19 @@ def write_split(
     return kernels
 
 
-def _full_stores(nest: Nest) -> bool:
+def _folds(prim: Prim) -> bool:
+    return any(isinstance(below, Reduce) for below in walk([prim]))
+
+
+def _row_stores(nest: Nest) -> list[Store]:
+    """Outputs of one element a row that need no more than the first stage's reductions."""
     inner = {name for name, _ in nest.inner}
-    return any(store.variables() & inner for store in nest.stores)
+    known = {id(reduce) for reduce in nest.reduces[0]}
+    return [
+        store for store in nest.stores
+        if not store.variables() & inner
+        and all(id(below) in known for below in walk([store.prim]) if isinstance(below, Reduce))
+    ]
 
 
 def _by_size(outputs: Sequence[tuple[str, Prim]]) -> list[list[tuple[str, Prim]]]:
@@ -143,7 +160,8 @@ def _write_parts(
         signature(name, usage, writer.namer, local),
         *indented(lines), "}",
     ])
-    kernel = Kernel(name=name, text=text, helpers=frozenset(usage.helpers), tunables=tunables,
+    kernel = Kernel(name=name, text=text, helpers=frozenset(usage.helpers), identifiers=writer.namer.given,
+                  tunables=tunables,
                     host=tuple(launch(name, grid, block, usage, local, known)),
                     temporaries=tuple(temporaries.values()))
     return kernel, temporaries
@@ -157,10 +175,11 @@ def _write_join(
     parts: Mapping[tuple[int, str], Temporary],
     layouts: Mapping[str, TensorSpec],
     names: Mapping[str, str],
+    stores: Sequence[Store],
     *,
     finish: bool,
 ) -> tuple[Kernel, dict[tuple[int, str], Load]]:
-    """A warp joins the parts of one row; then it stores the results, or what the next stage needs."""
+    """A warp joins the parts of one row; then it stores `stores`, and what later stages need unless this ends it."""
     rows = [("row", nest.rows[0][1])] if len(nest.rows) == 1 else [(f"row{i}", s) for i, (_, s) in enumerate(nest.rows)]
     renamed = {old: variable(new, size) for (old, size), (new, _) in zip(nest.rows, rows, strict=True)}
     nest = nest.substitute(renamed, rows, nest.inner)
@@ -172,7 +191,9 @@ def _write_join(
         return fields[id(prim.reduce), prim.part]
 
     writer = Writer(layouts, Namer(), Lanes(), field_of)
-    for store in nest.stores:
+    nest_stores = {store.value: store for store in nest.stores}
+    stores = [nest_stores[store.value] for store in stores]  # Over the variables of this kernel.
+    for store in stores:
         writer.namer.pointer(store.value)
     writer.open(frozenset(n for n, _ in rows))
     loads: dict[tuple[int, str], Load] = {}
@@ -198,13 +219,11 @@ def _write_join(
         writer.line(f"{total} = group_reduce<32, {row.join}>({total});")
         for part in row.parts:
             fields[id(reduce), part] = Scalar(part_text(reduce.kind, part, total), 1)
-    if finish:
-        elements = [writer.value(s.prim, s.index) for s in nest.stores]
-        writer.open(frozenset(), barrier=True)
-        for store, element in zip(nest.stores, elements, strict=True):
-            writer.store(store.value, store.prim.dtype, store.index, element)
-    else:
-        writer.open(frozenset(), barrier=True)
+    elements = [writer.value(s.prim, s.index) for s in stores]
+    writer.open(frozenset(), barrier=True)
+    for store, element in zip(stores, elements, strict=True):
+        writer.store(store.value, store.prim.dtype, store.index, element)
+    if not finish:
         for (identity, part), scalar in fields.items():
             reduce = next(r for r in stage if id(r) == identity)
             dtype = "int64" if part == "at" else _field_dtype(reduce, "T")
@@ -216,8 +235,8 @@ def _write_join(
             temporaries.append(Temporary(name=label, dtype=dtype, numel=nest.row_count))
             writer.layouts = local
             writer.store(label, dtype, nest.at[identity], scalar)
-    stores = writer.close()
-    inside = [*writer.close(), "if (lane == 0) {", *indented(stores), "}"]
+    stored = writer.close()
+    inside = [*writer.close(), "if (lane == 0) {", *indented(stored), "}"]
     constants = writer.close()
     wide = index_type(nest.row_count * plan.splits, nest, {})
     per_block = JOIN_THREADS // 32
@@ -234,7 +253,8 @@ def _write_join(
         signature(name, usage, writer.namer, local),
         *indented(lines), "}",
     ])
-    kernel = Kernel(name=name, text=text, helpers=frozenset(usage.helpers), temporaries=tuple(temporaries),
+    kernel = Kernel(name=name, text=text, helpers=frozenset(usage.helpers), identifiers=writer.namer.given,
+                  temporaries=tuple(temporaries),
                     host=tuple(launch(name, grid, JOIN_THREADS, usage, local, known)))
     return kernel, loads
 

@@ -178,6 +178,7 @@ def _kernel(name: str, title: Sequence[str], body: _ScanWriter, names: Mapping[s
         *indented(body.lines), "}",
     ])
     return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), tunables=tunables,
+                  identifiers=body.writer.namer.given,
                   host=tuple(launch(name, grid, plan.threads, usage, body.layouts, names)))
 
 

@@ -117,5 +117,6 @@ def write_transpose(
         signature(name, usage, writer.namer, layouts),
         *indented(lines), "}",
     ])
-    return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), tunables=tunables,
+    return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), identifiers=writer.namer.given,
+                  tunables=tunables,
                   host=tuple(launch(name, grid, block, usage, layouts, names)))

@@ -15,16 +15,24 @@ from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
 from engine.codegen.layout import Formats, with_channels_last
-from engine.codegen.prepare import fuses, prepare, program_tunables
+from engine.codegen.prepare import prepare, program_tunables
 from engine.codegen.prims import NotFusibleError
-from engine.codegen.regions import Region, extern_nodes, plan_regions
+from engine.codegen.regions import Region, extern_nodes
+from engine.codegen.same_kernels import SameKernels, launched_as
 from engine.codegen.simplify import simplify
 from engine.codegen.text import wrapped
-from engine.codegen.updates import find_counters, update_lines
+from engine.codegen.updates import Counters, find_counters, update_lines
 from engine.records import Device
 
 # Below this sum of intermediate results, freeing them early is not worth the lines.
 RELEASE_FROM_BYTES = 1 << 28
+
+# The host compiler's time grows with the square of a function's length.
+LONG_FUNCTION = 400
+_UNOPTIMISED = (
+    "// This only calls: optimising a function of its length would take the compiler minutes and gain nothing.",
+    '__attribute__((optimize("O0")))',
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,9 +70,12 @@ def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: 
     """
     assert variant.graph is not None
     simple = simplify(variant.graph)
+    counters = find_counters(simple)
+    simple = counters.removed_from(simple)
     left: set[str] = set()
     while True:
-        writer = _VariantWriter(contract, variant, prepare(simple, recipe, device, left), recipe, device, left)
+        graph, regions = prepare(simple, recipe, device, left)
+        writer = _VariantWriter(contract, variant, graph, regions, counters, recipe, device, left)
         result = writer.write()
         if not writer.failed:
             return result
@@ -74,14 +85,13 @@ def write_variant(contract: Contract, variant: Variant, recipe: Recipe, device: 
 
 class _VariantWriter:
     def __init__(
-        self, contract: Contract, variant: Variant, graph: Graph, recipe: Recipe, device: Device,
-        left_to_calls: set[str],
+        self, contract: Contract, variant: Variant, graph: Graph, regions: Sequence[Region], counters: Counters,
+        recipe: Recipe, device: Device, left_to_calls: set[str],
     ) -> None:
         self.left_to_calls = left_to_calls
         self.failed: set[str] = set()
         self.contract, self.variant = contract, variant
-        self.counters = find_counters(graph)
-        self.graph = graph = self.counters.removed_from(graph)
+        self.counters, self.graph, self.regions = counters, graph, regions
         self.recipe, self.device = recipe, device
         self.result = VariantText()
         self.tensors = contract.tensor_arguments
@@ -91,7 +101,7 @@ class _VariantWriter:
         self.layouts: dict[str, TensorSpec] = dict(graph.values)
         self.device_code: list[str] = []
         self.lines: list[str] = []
-        self.regions = self._plan()
+        self.same_kernels = SameKernels()
         self.read_by_kernels = {name for region in self.regions for name in region.inputs}
         self.made_by_kernels = {name for region in self.regions for name in region.outputs}
         self.formats = Formats(graph, recipe, contract.flags)
@@ -122,6 +132,7 @@ class _VariantWriter:
             ["const cudaStream_t stream = at::cuda::getCurrentCUDAStream();"] if self._uses_stream() else []
         )
         function = [
+            *(_UNOPTIMISED if len(self.lines) > LONG_FUNCTION else ()),
             f"static {result_type} {self.contract.name}_variant({parameters}) {{",
             *(f"  {line}" if line else "" for line in [*stream, *self.lines]), "}", "",
         ]
@@ -130,14 +141,6 @@ class _VariantWriter:
         return self.result
 
     # Order
-
-    def _plan(self) -> Sequence[Region]:
-        if not fuses(self.recipe):
-            return ()
-        return plan_regions(
-            self.graph, choices=self.recipe.choices, device=self.device,
-            fusible=lambda node: not is_random(node) and node.name not in self.left_to_calls,
-        )
 
     def _ordered(self) -> Iterator[Region | Node]:
         """Regions and extern nodes, every value before its use, random calls in the graph's order."""
@@ -189,11 +192,12 @@ class _VariantWriter:
         for temporary in code.temporaries:
             spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
             self.lines.append(f"at::Tensor {temporary.name} = {allocation(spec, self._options())};")
-        self.device_code.append(code.device_code)
-        self.lines += code.host_code
+        same = self.same_kernels.replaced(code.kernels)
+        self.device_code += [f"{kernel.text}\n" for kernel in code.kernels if kernel.name not in same]
+        self.lines += launched_as(code.host_code, same)
         self.result.helpers |= code.helpers
         self.result.tunables += code.tunables
-        self.result.kernels += code.kernels
+        self.result.kernels += [same.get(kernel.name, kernel.name) for kernel in code.kernels]
         self.result.notes += code.notes
 
     def _write_extern(self, node: Node) -> None:
