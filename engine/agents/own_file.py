@@ -39,8 +39,8 @@ class OwnFile:
         lines = [first]
         if self.adaptor:
             fixed = " The launch in it is fixed: grid and block stay as they are." if "<<<" in self.adaptor else ""
-            lines.append("Write only the part above the line with `hiera: the adaptor`, without torch headers; the rest "
-                         f"is appended again and defines `{declaration(situation.contract)}`.{fixed}")
+            lines.append("Write only the part above the line with `hiera: the adaptor`, without torch headers; the "
+                         f"rest is appended again and defines `{declaration(situation.contract)}`.{fixed}")
             lines.append(data("the adaptor, which stays as it is", self.adaptor))
         return "\n".join(lines)
 
