@@ -18,12 +18,24 @@ from contracts.errors import InputError
 from contracts.tensors import TensorSpec
 
 # Layers of torch.nn that compute the same in training and in evaluation.
-SAME_IN_BOTH_MODES = frozenset(
-    ["Linear", "Bilinear", "Identity", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "Embedding", "EmbeddingBag", "ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Mish", "GLU", "Sigmoid", "LogSigmoid", "Tanh", "Tanhshrink", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink", "Softplus", "Softshrink", "Softsign", "Softmax", "LogSoftmax", "Softmin", "Softmax2d", "Threshold", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Flatten", "Unflatten", "MaxPool1d", "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "LPPool1d", "LPPool2d", "PixelShuffle", "PixelUnshuffle", "Upsample", "Fold", "Unfold", "ChannelShuffle", "ZeroPad1d", "ZeroPad2d", "ZeroPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "CosineSimilarity", "PairwiseDistance", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "NLLLoss", "CrossEntropyLoss", "BCELoss", "BCEWithLogitsLoss", "KLDivLoss"]
-)
+SAME_IN_BOTH_MODES = frozenset({
+    "Linear", "Bilinear", "Identity", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+    "ConvTranspose3d", "LayerNorm", "GroupNorm", "RMSNorm", "LocalResponseNorm", "Embedding", "EmbeddingBag",
+    "ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "CELU", "SELU", "GELU", "SiLU", "Mish", "GLU", "Sigmoid",
+    "LogSigmoid", "Tanh", "Tanhshrink", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink", "Softplus",
+    "Softshrink", "Softsign", "Softmax", "LogSoftmax", "Softmin", "Softmax2d", "Threshold", "Sequential",
+    "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Flatten", "Unflatten", "MaxPool1d",
+    "MaxPool2d", "MaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d", "AdaptiveMaxPool3d", "LPPool1d", "LPPool2d",
+    "PixelShuffle", "PixelUnshuffle", "Upsample", "Fold", "Unfold", "ChannelShuffle", "ZeroPad1d", "ZeroPad2d",
+    "ZeroPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d", "ReflectionPad1d", "ReflectionPad2d",
+    "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d", "CosineSimilarity",
+    "PairwiseDistance", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "NLLLoss", "CrossEntropyLoss",
+    "BCELoss", "BCEWithLogitsLoss", "KLDivLoss",
+})
 # Names that kernel.py itself uses where the arguments' names stand.
-TAKEN = frozenset({"torch", "extension", "device", "found", "taken", "own", "value", "made", "inputs", "outputs", "layout",
-                   "dtype", "shape", "stride", "zip", "all", "list", "tuple", "isinstance"})
+TAKEN = frozenset({"torch", "extension", "device", "found", "taken", "own", "value", "made", "inputs", "outputs",
+                   "layout", "dtype", "shape", "stride", "zip", "all", "list", "tuple", "isinstance"})
 SCALARS = (int, float, bool, str, type(None))
 
 
@@ -76,7 +88,7 @@ def guarded_kernel(
         if mode_matters(modules, module_text):
             conditions.insert(1, f"self.training is {contract.mode == 'train'}")
     text = _TEXT.format(
-        name=contract.name, operator=f"hiera::{contract.entry}_{digest}", entry=contract.entry,
+        name=contract.name, operator=f"hiera::{ascii_name(contract.entry)}_{digest}", entry=contract.entry,
         capability=tuple(int(part) for part in sm.split(".")) if re.fullmatch(r"\d+\.\d+", sm) else None,
         variants="".join(_variant(contract, i) for i in range(len(contract.variants))),
         schema=_schema(contract), mutated=tuple(_name(a) for a in contract.arguments if a.mutable), names=names,
@@ -85,6 +97,11 @@ def guarded_kernel(
         first=_name(contract.tensor_arguments[0]), tree=result_expression(contract),
     )
     return text + _accelerate(contract, forward, conditions, is_module=is_module)
+
+
+def ascii_name(name: str) -> str:
+    """`name` with everything that an ASCII identifier cannot hold replaced."""
+    return re.sub(r"[^0-9A-Za-z_]", "_", name)
 
 
 def mode_matters(modules: Sequence[Mapping[str, object]], module_text: str) -> bool:
@@ -113,7 +130,9 @@ def _accelerate(contract: Contract, forward: _Forward, conditions: Sequence[str]
 
 def _name(argument: Argument) -> str:
     """The argument's name where kernel.py has it as a parameter."""
-    return f"{argument.name}_" if keyword.iskeyword(argument.name) or argument.name in TAKEN else argument.name
+    # Operator schemas take ASCII only; the bytes in hexadecimal keep names apart.
+    name = argument.name if argument.name.isascii() else f"argument_{argument.name.encode().hex()}"
+    return f"{name}_" if keyword.iskeyword(name) or name in TAKEN else name
 
 
 def _forward(signature: str) -> _Forward:
@@ -124,7 +143,8 @@ def _forward(signature: str) -> _Forward:
     assert isinstance(node, ast.FunctionDef)
     given = node.args
     positional = [*given.posonlyargs, *given.args]
-    defaults = dict(zip([a.arg for a in positional[len(positional) - len(given.defaults):]], given.defaults, strict=True))
+    last = [a.arg for a in positional[len(positional) - len(given.defaults):]]
+    defaults = dict(zip(last, given.defaults, strict=True))
     defaults |= {a.arg: d for a, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d is not None}
     texts = {name: ast.unparse(value) for name, value in defaults.items()}
     for a in (*positional, *given.kwonlyargs, given.vararg, given.kwarg):
@@ -243,7 +263,7 @@ def _cannot(why: str) -> InputError:
                       hint="call ModelNew of the contract folder's torch_demo.py where you want the kernel")
 
 
-_TEXT = '''"""{name} through cuda_source.cu where its contract holds; everywhere else the original runs. Written by HIERA.
+_TEXT = '''"""{name} through cuda_source.cu where its contract holds; else the original runs. Written by HIERA.
 
 The kernel runs when the tensors are on a GPU of the kind that it was made for, have the dtype, shape and stride that
 were verified, no gradient is needed, autocast is off, and the module's settings are those that were verified.

@@ -65,7 +65,8 @@ class Client:
             resolve_command="command" in resolve,
             annotations=bool(edit and edit.change_annotation_support),
             create_files=bool(edit and types.ResourceOperationKind.Create in (edit.resource_operations or ())),
-            versioned_edits=bool(edit and edit.document_changes),
+            # Who can create files can only be told so by document changes, also where it does not say so (Neovim).
+            versioned_edits=bool(edit and (edit.document_changes or edit.resource_operations)),
             progress=bool(window and window.work_done_progress),
             apply_edit=bool(workspace and workspace.apply_edit),
             related_information=bool(publish and publish.related_information),

@@ -81,7 +81,8 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
         rows.append(("Verified", how + f" ({summary.isolation})"))
     if summary.model:
         rows.append(("Model", summary.model))
-    rows.append(("Age", f"{_age(result.finished_at)} on {summary.device or 'no device'}; {summary.stop_reason}"))
+    device = summary.device if summary.measured else f"no GPU, written for {summary.device or 'any'}"
+    rows.append(("Age", f"{_age(result.finished_at)} on {device}; {summary.stop_reason}"))
     if not summary.complete:
         rows.append(("Note", "the search was not finished: Resume goes on with it"))
     if standing == "stale":
@@ -155,7 +156,7 @@ def _state_words(result: Result) -> str:
     best = result.summary.best_candidate
     if best is None:
         return ""
-    return ", confirmed in a fresh build" if best.confirmed else ", verified, not confirmed"
+    return ", confirmed in a fresh build" if best.confirmed else ", not confirmed yet"
 
 
 def _age(finished_at: str) -> str:

@@ -222,6 +222,16 @@ def test_several_outputs_mutation_and_names_that_collide(tmp_path) -> None:
     assert stand.calls == 1
 
 
+def test_names_beyond_ascii(tmp_path) -> None:
+    contract = replace(CONTRACT, name="blöck", entry="blöck_forward", arguments=(
+        replace(CONTRACT.arguments[0], name="größe"), CONTRACT.arguments[1]),
+        variants=tuple(replace(v, tensors={"größe": v.tensors["x"], "norm_weight": SCALE}) for v in CONTRACT.variants))
+    module, stand = load(tmp_path, contract, "x, y=None", same)
+    with torch.no_grad():
+        block(module)()(torch.randn(4, 8))
+    assert stand.calls == 1
+
+
 def test_batch_norm_and_dropout_depend_on_the_mode() -> None:
     assert mode_matters([{"path": "n", "type": "BatchNorm2d"}], "")
     assert mode_matters([], "if self.training:\n")

@@ -109,7 +109,7 @@ async def test_several_sites_at_once_and_one_job_a_site(start) -> None:
 
 
 async def test_a_failed_job_is_a_diagnostic_on_the_users_line_until_it_is_edited(start) -> None:
-    client, uri, path = await start("Fails")
+    client, uri, _ = await start("Fails")
     await client.command("hiera.optimize", uri=uri, symbol="Fails")
     await client.wait_for(lambda: client.diagnostics.get(uri))
     (diagnostic,) = client.diagnostics[uri]

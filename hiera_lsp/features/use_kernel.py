@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from pygls import uris
 from contracts import codec
 from contracts.contract import Contract
 from contracts.errors import InputError
-from contracts.guarded import guarded_kernel
+from contracts.guarded import ascii_name, guarded_kernel
 from hiera_lsp.documents import Document, newline_of
 from hiera_lsp.features import edits
 from hiera_lsp.results import Result
@@ -79,7 +78,7 @@ def kernel_text(document: Document, result: Result) -> str:
 def used_text(document: Document, site: EditorSite, folder: Path, result: Result) -> str:
     """The document's text with the import and the decorator."""
     module = _import_of(document, folder)
-    alias = f"accelerate_{re.sub(r'[^0-9A-Za-z_]', '_', result.summary.name)}"
+    alias = f"accelerate_{ascii_name(result.summary.name)}"
     newline = newline_of(document.source)
     lines = list(document.lines)
     if any(line.strip() == f"@{alias}" for line in lines[site.span.start_line : site.name_span.start_line]):
