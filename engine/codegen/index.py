@@ -209,6 +209,17 @@ def offset(index: Sequence[Index], strides: Iterable[int]) -> Index:
     return _sum(constant, terms)
 
 
+def reduced_test(index: Index, bound: int) -> tuple[Index, int]:
+    """`index < bound` with common factors divided out, so that vector lanes may drop from the test."""
+    for unit in sorted({abs(c) for _, c in index.terms if abs(c) > 1}, reverse=True):
+        if bound % unit == 0:
+            quotient = index // unit
+            known = {atom for atom, _ in index.terms}
+            if len(quotient.terms) < len(index.terms) and all(atom in known for atom, _ in quotient.terms):
+                return quotient, bound // unit
+    return index, bound
+
+
 def to_cpp(value: Index) -> str:
     """C++ text. Terms with large factors come first, as people write them."""
     parts = []

@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(P::THREADS) tile_product(const typename P::Arg
   // Neighbouring threads own neighbouring runs of four, so shared memory is read without bank conflicts.
   constexpr int RUN_M = ROWS < 4 ? ROWS : 4, RUN_N = COLS < 4 ? COLS : 4;
   constexpr int STEP_M = TILE_M / ROWS * RUN_M, STEP_N = TILE_N / COLS * RUN_N;
-  constexpr int A_PASSES = (TILE_M * TILE_K) / (THREADS * A_VECTOR), B_PASSES = (TILE_N * TILE_K) / (THREADS * B_VECTOR);
+  constexpr int A_PASSES = (TILE_M * TILE_K) / (THREADS * A_VECTOR);
+  constexpr int B_PASSES = (TILE_N * TILE_K) / (THREADS * B_VECTOR);
   static_assert(A_PASSES * THREADS * A_VECTOR == TILE_M * TILE_K, "threads share the tile of A evenly");
   static_assert(B_PASSES * THREADS * B_VECTOR == TILE_N * TILE_K, "threads share the tile of B evenly");
   __shared__ __align__(16) Sum a_tile[2][TILE_K][TILE_M + 4];

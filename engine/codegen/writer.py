@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from contracts.tensors import TensorSpec
-from engine.codegen.index import Index, offset, opaque, to_cpp
+from engine.codegen.index import Index, offset, opaque, reduced_test, to_cpp
 from engine.codegen.naming import Namer
 from engine.codegen.prims import (
     Choose,
@@ -182,7 +182,9 @@ class Writer:
         if isinstance(prim, Within):
             return self._within(prim, index, key)
         if isinstance(prim, Choose):
-            return self._choose(prim, index, key)
+            from engine.codegen.branches import write_choice
+
+            return write_choice(self, prim, index, key)
         if isinstance(prim, Gather):
             return self._gather(prim, index)
         if isinstance(prim, Field):
@@ -221,7 +223,7 @@ class Writer:
             if text in texts:
                 return Scalar(text, depth)
         self.usage.cost += cost
-        if self._can_keep(depth):
+        if self.can_keep(depth):
             self.usage.keys.setdefault(key, set())
             if cost >= EXPENSIVE:
                 self.usage.keys[key].add(self.current_pass)
@@ -231,13 +233,13 @@ class Writer:
 
     # Values kept in registers from one pass over a row to the next.
 
-    def _can_keep(self, depth: int) -> bool:
+    def can_keep(self, depth: int) -> bool:
         """True where a value could stay in a register array until the next pass."""
         return bool(self.item) and depth == len(self.scopes) - 1 and not any(s.barrier for s in self.scopes)
 
     def kept_if_resident(self, key: object, ctype: str, base: str, scalar: Scalar) -> Scalar:
         """A costly value, stored for later passes where the kernel keeps its row in registers."""
-        if not self._can_keep(scalar.depth):
+        if not self.can_keep(scalar.depth):
             return scalar
         self.usage.keys.setdefault(key, set()).add(self.current_pass)
         return self._keep(key, ctype, base, scalar.text) if key in self.resident else scalar
@@ -275,7 +277,7 @@ class Writer:
         else:
             element = f"{pointer}[{to_cpp(position)}]"
             depth = self.depth_of(position.variables())
-            if self.item and self._can_keep(depth):
+            if self.item and self.can_keep(depth):
                 self.usage.keys.setdefault(key, set()).add(self.current_pass)
                 if key in self.kept:
                     return Scalar(self.kept[key], depth)
@@ -284,12 +286,13 @@ class Writer:
         text = storage_to_compute(element, dtype)
         depth = self.depth_of(position.variables())
         if text == element and element.endswith("]") and ".at[" in element:
-            scalar = Scalar(text, max(depth, self._barrier_depth()))
+            scalar = Scalar(text, max(depth, self.barrier_depth()))
             self.scopes[scalar.depth].cache[key] = scalar
             return scalar
         return self.define(key, ctype, base, text, depth)
 
-    def _barrier_depth(self) -> int:
+    def barrier_depth(self) -> int:
+        """The innermost scope out of which nothing may move."""
         return max((i for i, scope in enumerate(self.scopes) if scope.barrier), default=0)
 
     def _packs(self, position: Index) -> bool:
@@ -310,8 +313,8 @@ class Writer:
         self.usage.helpers.add("pack")
         width = self.lanes.width
         text = f"load_pack<{width}>({self.namer.pointer(value)} + {to_cpp(start)})"
-        depth = max(self.depth_of(start.variables()), self._barrier_depth())
-        in_item = bool(self.item) and depth == len(self.scopes) - 2 and not self._barrier_depth()
+        depth = max(self.depth_of(start.variables()), self.barrier_depth())
+        in_item = bool(self.item) and depth == len(self.scopes) - 2 and not self.barrier_depth()
         if in_item:
             self.usage.keys.setdefault(key, set()).add(self.current_pass)
             if key in self.kept:
@@ -379,91 +382,12 @@ class Writer:
             if (low is not None and at_most < low) or (high is not None and at_least >= high):
                 return "false"
             if low is not None and at_least < low:
-                left, right = _reduced(index, low)
+                left, right = reduced_test(index, low)
                 parts.append(f"{self.index_text(left)} >= {right}")
             if high is not None and at_most >= high:
-                left, right = _reduced(index, high)
+                left, right = reduced_test(index, high)
                 parts.append(f"{self.index_text(left)} < {right}")
         return " && ".join(parts) or "true"
-
-    def _choose(self, prim: Choose, index: Indices, key: object) -> Scalar:
-        cases: list[tuple[str, Callable[[], Scalar]]] = []
-        names: frozenset[str] = frozenset()
-        for branch in prim.branches:
-            tests = self._reduced_tests(list(branch.tests(index)))
-            test = self.test_text(tests)
-            if test == "false":
-                continue
-            names = names.union(*(t[0].variables() for t in tests))
-            cases.append((test, lambda b=branch: self.value(b.source, b.forward(index))))
-            if test == "true":
-                break
-        else:
-            if prim.otherwise is not None:
-                cases.append(("true", lambda o=prim.otherwise: self.value(o, broadcast_index(index, o.shape))))
-        if len(cases) == 1 and cases[0][0] == "true":
-            return cases[0][1]()
-        # One test for all lanes of a pack: the branches load packs, and the element is picked from an array.
-        whole_pack = self._innermost_is_lanes() and self.lanes.name not in names
-        lanes_scope = self.scopes.pop() if whole_pack else None
-        ctype = COMPUTE_TYPE[prim.dtype]
-        name = self.namer.fresh(prim.name)
-        width = self.lanes.width
-        declaration = f"{ctype} {name}[{width}];" if whole_pack else f"{ctype} {name};"
-        lines = []
-        for position, (test, build) in enumerate(cases):
-            body = self._branch(name, build, whole_pack=whole_pack)
-            last = position == len(cases) - 1
-            word = "if" if position == 0 else "} else if"
-            lines.append("} else {" if last and position > 0 else f"{word} ({test}) {{")
-            lines += ["    " + text if not text.startswith("#") else text for text in body]
-        lines.append("}")
-        # The branches may use any variable in scope, so the choice stays in the innermost scope.
-        place = name
-        kept = whole_pack and self._can_keep(len(self.scopes) - 1)
-        if kept:
-            self.usage.keys.setdefault(key, set()).add(self.current_pass)
-            if key in self.resident:
-                self.kept_declarations.append(f"{ctype} {name}[{self.item_count}][{width}];")
-                declaration, place = "", f"{name}[{self.item}]"
-                lines = [line.replace(f"{name}[", f"{place}[") for line in lines]
-        self.scopes[-1].lines += [declaration, *lines] if declaration else lines
-        if lanes_scope is not None:
-            self.scopes.append(lanes_scope)
-            place = f"{place}[{self.lanes.name}]"
-            if kept and key in self.resident:
-                self.kept[key] = place
-        return Scalar(place, len(self.scopes) - 1)
-
-    def _innermost_is_lanes(self) -> bool:
-        lanes = self.lanes
-        return lanes.width > 1 and lanes.name in self.scopes[-1].variables and self._barrier_depth() == 0
-
-    def _branch(self, name: str, build: Callable[[], Scalar], *, whole_pack: bool) -> list[str]:
-        """The statements of one case, which set `name`."""
-        self.open(barrier=True)
-        if not whole_pack:
-            self.line(f"{name} = {build().text};")
-            return self.close()
-        self.open(frozenset({self.lanes.name}))
-        self.line(f"{name}[{self.lanes.name}] = {build().text};")
-        lanes = self.close()
-        outside = self.close()
-        return [*outside, "#pragma unroll",
-                f"for (int {self.lanes.name} = 0; {self.lanes.name} < {self.lanes.width}; ++{self.lanes.name}) {{",
-                *("    " + text if not text.startswith("#") else text for text in lanes), "}"]
-
-    def _reduced_tests(
-        self, tests: list[tuple[Index, int | None, int | None]]
-    ) -> list[tuple[Index, int | None, int | None]]:
-        """The tests with common factors divided out, so that vector lanes drop from them where they may."""
-        found = []
-        for index, low, high in tests:
-            for bound, is_low in ((low, True), (high, False)):
-                if bound is not None:
-                    left, right = _reduced(index, bound)
-                    found.append((left, right, None) if is_low else (left, None, right))
-        return found
 
     def _gather(self, prim: Gather, index: Indices) -> Scalar:
         positions = []
@@ -481,14 +405,3 @@ class Writer:
             depends = frozenset().union(*(v.variables() for v in at)) if at else frozenset()
             positions.append(opaque(text, 0, max(bound - 1, 1), depends))
         return self.value(prim.source, prim.forward(index, tuple(positions)))
-
-
-def _reduced(index: Index, bound: int) -> tuple[Index, int]:
-    """`index < bound` with common factors divided out, so that vector lanes may drop from the test."""
-    for unit in sorted({abs(c) for _, c in index.terms if abs(c) > 1}, reverse=True):
-        if bound % unit == 0:
-            quotient = index // unit
-            known = {atom for atom, _ in index.terms}
-            if len(quotient.terms) < len(index.terms) and all(atom in known for atom, _ in quotient.terms):
-                return quotient, bound // unit
-    return index, bound
