@@ -93,6 +93,15 @@ class HieraProtocol(LanguageServerProtocol):
         """True after a shutdown request."""
         return bool(self._shutdown)
 
+    def _execute_handler(self, msg_id: Any, handler: Any, callback: Any, args: Any = None, kwargs: Any = None) -> None:
+        """Forget what is done: pygls keeps the future of every notification for ever."""
+
+        def forget(future: Future[Any]) -> None:
+            self._request_futures.pop(msg_id, None)
+            callback(future)
+
+        super()._execute_handler(msg_id, handler, forget, args, kwargs)
+
     def _handle_response(self, msg_id: Any, result: Any = None, error: Any = None) -> None:
         """Drop the answer to a request whose task was cancelled: pygls shows it to the user as an error."""
         future = self._request_futures.get(msg_id)
