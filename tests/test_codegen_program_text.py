@@ -128,12 +128,52 @@ def test_tunables_carry_directions_and_change_the_text():
 
 
 def test_strict_fp32_convolutions_keep_the_contiguous_format():
-    graph, state, _ = export_graph(nn.Conv2d(32, 64, 3).eval(), [torch.randn(2, 32, 16, 16)])
+    net = nn.Sequential(nn.Conv2d(32, 64, 3), nn.GELU(), nn.Conv2d(64, 64, 3)).eval()
+    graph, state, _ = export_graph(net, [torch.randn(2, 32, 16, 16)])
     strict = contract_of(graph, len(state), flags={"cudnn.allow_tf32": False})
     tf32 = contract_of(graph, len(state), flags={"cudnn.allow_tf32": True})
 
     assert "ChannelsLast" not in write(strict, Recipe(space="cuda_libs_torch"), H200).source
     assert "ChannelsLast" in write(tf32, Recipe(space="cuda_libs_torch"), H200).source
+
+
+def test_a_convolution_alone_is_not_wrapped_in_format_conversions():
+    graph, state, _ = export_graph(nn.Conv2d(32, 64, 3).eval(), [torch.randn(2, 32, 16, 16)])
+    contract = contract_of(graph, len(state), flags={"cudnn.allow_tf32": True})
+
+    plain = write(contract, Recipe(space="cuda_libs_torch"), H200)
+    layout = next(t for t in plain.tunables if t.key == "layout")
+
+    assert "ChannelsLast" not in plain.source
+    assert layout.values == ("contiguous", "channels_last")
+
+
+def test_kernels_that_differ_only_in_names_are_written_once():
+    def twice(x, y):
+        return torch.softmax(x + y, 1) @ torch.softmax(y + x.mT, 1).mT
+
+    contract = program_of(twice, [torch.randn(16, 16), torch.randn(16, 16)])[1]
+    program = write(contract, Recipe(space="cuda_libs_torch"), H200)
+
+    def blocks(x):
+        for _ in range(3):
+            x = torch.softmax(x, 1) @ x
+        return x
+
+    repeated = program_of(blocks, [torch.randn(16, 16)])[0]
+    assert repeated.source.count("__global__") == 1
+    assert repeated.source.count("<<<") == len(repeated.kernels) == 3
+    assert program.source.count("__global__") == 2, "these read memory in different orders"
+
+
+def test_a_long_host_function_is_not_optimised():
+    def many(x):
+        for _ in range(120):
+            x = torch.softmax(x, 1) @ x
+        return x
+
+    assert 'optimize("O0")' in program_of(many, [torch.randn(16, 16)])[0].source
+    assert "optimize(" not in program_of(torch.relu, [torch.randn(16, 16)])[0].source
 
 
 def test_rows_that_follow_each_other_are_one_product():

@@ -34,7 +34,8 @@ class Formats:
     def __init__(self, graph: Graph, recipe: Recipe, flags: Mapping[str, bool]) -> None:
         self._graph = graph
         self._nodes = [node for node in graph.nodes if _can(node, graph)]
-        self._default = "channels_last" if _pays(self._nodes, graph, flags) else "contiguous"
+        pays = _pays(self._nodes, graph, flags) and _shares_conversions(self._nodes, graph)
+        self._default = "channels_last" if pays else "contiguous"
         applies = recipe.space == "cuda_libs_torch" and bool(self._nodes)
         self._applies = applies
         chosen = recipe.choices.get("layout", self._default)
@@ -94,6 +95,18 @@ def _weight(node: Node) -> str:
     value = node.args["weight"]
     assert isinstance(value, Ref)
     return value.name
+
+
+def _shares_conversions(nodes: list[Node], graph: Graph) -> bool:
+    """True when fewer than two passes a convolution only change the format.
+
+    A convolution alone would be wrapped in two of them, which cost more than what the library does inside.
+    """
+    given = set(graph.inputs)
+    results = {value.name for value in graph.outputs if isinstance(value, Ref)}
+    read = {_input(node) for node in nodes}
+    passes = len(read & given) + sum(node.out in results for node in nodes)
+    return passes < 2 * len(nodes)
 
 
 def _pays(nodes: list[Node], graph: Graph, flags: Mapping[str, bool]) -> bool:
