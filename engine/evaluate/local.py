@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -400,6 +401,9 @@ async def emulated_build(
     compiled, built = await asyncio.gather(
         builder.compile_only(candidate.source, device.sm, space=candidate.space),
         build_emulated(builder, folder, source, sm=device.sm))
+    if isinstance(compiled, Failure) and isinstance(built, Build) and _lacks_library(compiled):
+        # This toolkit came without a library's headers, which says nothing against the candidate.
+        return replace(built, warnings=(*built.warnings, f"not compiled by nvcc here: {compiled.reason}"))
     if isinstance(compiled, Failure):
         return compiled
     if isinstance(built, Failure):
@@ -408,3 +412,9 @@ async def emulated_build(
         return replace(compiled, warnings=(*compiled.warnings, built.reason)) if unable else built
     return replace(built, kernels=compiled.kernels, compiled_for=compiled.compiled_for,
                    seconds=max(built.seconds, compiled.seconds))
+
+
+def _lacks_library(failure: Failure) -> bool:
+    """True when nvcc found no header of NVIDIA's own libraries, which are installed apart from it."""
+    header = r"\b(cublas|cudnn|cufft|cusparse|curand|cutlass)\w*(/\w+)*\.h(pp)?: No such file"
+    return re.search(header, failure.reason) is not None
