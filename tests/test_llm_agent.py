@@ -356,6 +356,20 @@ async def test_the_token_limit_ends_the_run_with_its_reason(tmp_path):
     assert found.best is not None
 
 
+async def test_what_an_interrupted_run_spent_counts_after_it_is_resumed(tmp_path):
+    store, changes = Store(tmp_path), {"tokens": 9000, "rounds": 4, "options": ModelOptions(answer_tokens=600)}
+    async with provider("vllm", Model()) as server:
+        first = await run(server, tmp_path, store=store, purse=Budget(tokens=9000), **changes)
+        asked = server.requests
+        again = await run(server, tmp_path, store=store, purse=Budget(tokens=9000), resume="last", **changes)
+        assert server.requests == asked
+        assert again.usage.prompt_tokens == first.usage.prompt_tokens
+        more = await run(server, tmp_path, store=store, purse=Budget(tokens=90000), resume="last",
+                         **{**changes, "tokens": 90000})
+        assert server.requests > asked, "a higher limit lets it go on"
+    assert len(more.candidates) > len(again.candidates)
+
+
 async def test_a_prompt_too_long_for_the_endpoint_is_shortened(tmp_path):
     long = contract_of(["relu", "exp", "neg", "abs"] * 300)
     async with provider("llamacpp", Model(), context=9000) as server:

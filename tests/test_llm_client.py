@@ -85,6 +85,7 @@ async def test_what_may_pass_is_tried_again(fault, tmp_path):
     async with provider("vllm", lambda body: GOOD, faults=[fault]) as server:
         assert await ask(client_of(server, tmp_path, key="")) == ("b", 7.5)
         assert server.requests == 2
+        assert server.bodies[0] == server.bodies[1], "asked anew, not as a repair of half an answer"
 
 
 @pytest.mark.parametrize("fault", ["fenced", "prose", "think", "slow"])
@@ -109,8 +110,6 @@ async def test_a_wrong_shape_is_sent_back_once_with_the_reason(fault, tmp_path):
 
 @pytest.mark.parametrize(("fault", "kind", "words"), [
     ("html", "address", "not as a chat API"),
-    ("length", "truncated", "was cut at 500 tokens"),
-    ("thought-out", "truncated", "was cut"),
     ("refusal", "blocked", "refused to answer: I cannot help"),
     ("filter", "blocked", "content_filter"),
     ("prohibited", "blocked", "PROHIBITED_CONTENT"),
@@ -129,6 +128,18 @@ async def test_what_cannot_pass_is_said_at_once_in_one_sentence(fault, kind, wor
         assert "\n" not in str(caught.value)
         assert caught.value.hint
         assert server.requests == 1
+
+
+@pytest.mark.parametrize("fault", ["length", "thought-out"])
+async def test_a_cut_decision_gets_more_room_once(fault, tmp_path):
+    async with provider("vllm", lambda body: GOOD, faults=[fault]) as server:
+        assert await ask(client_of(server, tmp_path, key="")) == ("b", 7.5)
+        assert [body["max_tokens"] for body in server.bodies] == [500, 1000]
+    async with provider("vllm", lambda body: GOOD, faults=[fault] * 9) as server:
+        with pytest.raises(ModelError, match="was cut at 1000 tokens") as caught:
+            await ask(client_of(server, tmp_path / "two", key=""))
+        assert caught.value.kind == "truncated"
+        assert server.requests == 2
 
 
 async def test_a_wrong_key_names_its_variable_and_never_itself(tmp_path):

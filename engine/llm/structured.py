@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from engine.llm.capability import LADDER
-from engine.llm.client import Client, Question
+from engine.llm.client import Client, Question, longer
 from engine.llm.errors import ModelError
 from engine.llm.jsontext import json_values
 
@@ -35,11 +35,16 @@ async def ask_json(client: Client, question: Question, read: Callable[[Any], T],
         ModelError: No answer, or none of the right shape.
     """
     question = _with_schema_in_words(question)
-    empty = 0
+    empty, lengthened = 0, False
     while True:
         try:
             text = (await client.ask(question, deadline_s=deadline_s)).text
         except ModelError as error:
+            most = (await client.capability()).most_tokens
+            if error.kind == "truncated" and not lengthened and not 0 < most <= question.answer_tokens:
+                # Some models think before they answer. Never the same request again: it would be cut again.
+                question, lengthened = longer(question), True
+                continue
             # Grammar and thinking clash on some servers, and all that arrives is blank: ask in a weaker form.
             capability = await client.capability()
             weaker = capability.weaker()
