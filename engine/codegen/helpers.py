@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from engine.codegen.helpers_reduce import REDUCE_SNIPPETS
 
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_DEFINITION = re.compile(r"^struct (?:alignas\(.*\) )?(\w+)|^(?! )[^\n=;]*?\b(\w+)\(", re.MULTILINE)
 _HEAD = "template <class T>\n__device__ __forceinline__ "
 
 # Name: (needed snippets, text).
@@ -164,6 +167,16 @@ __device__ __forceinline__ T remainder_integer(T a, T b) {
 """),
     **REDUCE_SNIPPETS,
 }
+
+
+def occurring(names: Iterable[str], code: str) -> set[str]:
+    """Those of `names` whose snippet defines something that `code` mentions."""
+    mentioned = set(_WORD.findall(code))
+    return {name for name in names if mentioned & _defined(SNIPPETS[name][1])}
+
+
+def _defined(snippet: str) -> set[str]:
+    return {found for pair in _DEFINITION.findall(snippet) for found in pair if found}
 
 
 def helper_text(names: Iterable[str]) -> str:

@@ -69,12 +69,11 @@ def _namespaces(contract: Contract) -> list[str]:
 
 
 def _device_helpers(parts: list[VariantText]) -> str:
-    used = frozenset().union(*(part.helpers for part in parts))
-    if not used:
-        return ""
-    from engine.codegen.helpers import helper_text
+    from engine.codegen.helpers import helper_text, occurring
 
-    return helper_text(used)
+    used = occurring(
+        frozenset().union(*(part.helpers for part in parts)), "\n".join(part.text for part in parts))
+    return helper_text(used) if used else ""
 
 
 def _includes(body: str) -> str:
