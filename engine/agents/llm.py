@@ -298,7 +298,8 @@ class LlmAgent:
     async def _ask_json(self, situation: Situation, question: Question, read: Any) -> Any:
         if self._silent is not None:
             raise self._silent
-        found = await ask_json(self._client, question, read, deadline_s=self._left_s(situation))
+        found = await ask_json(self._client, question, read, deadline_s=self._left_s(situation),
+                               most_tokens=self._options.answer_tokens)
         self._failures = 0
         return found
 

@@ -273,6 +273,6 @@ class _Refused(Exception):  # noqa: N818 - decided by its catcher.
         self.error, self.status, self.said, self.sent = error, status, said, sent
 
 
-def longer(question: Question, factor: int = 2) -> Question:
-    """The same question with room for a longer answer."""
-    return replace(question, answer_tokens=question.answer_tokens * factor)
+def longer(question: Question, most: int = 0) -> Question:
+    """The same question with room for an answer twice as long, at most `most` tokens (0 for no limit)."""
+    return replace(question, answer_tokens=min(2 * question.answer_tokens, most or 2 * question.answer_tokens))

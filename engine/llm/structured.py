@@ -21,7 +21,7 @@ class WrongShapeError(ValueError):
 
 
 async def ask_json(client: Client, question: Question, read: Callable[[Any], T], *, deadline_s: float | None = None,
-                   repairs: int = 1) -> T:
+                   repairs: int = 1, most_tokens: int = 0) -> T:
     """Ask for JSON and read it.
 
     Args:
@@ -29,6 +29,7 @@ async def ask_json(client: Client, question: Question, read: Callable[[Any], T],
         question: With a schema.
         read: Makes the result of the parsed JSON, or raises `WrongShapeError`.
         deadline_s: Seconds left.
+        most_tokens: An answer that was cut gets at most so many; 0 for no limit.
         repairs: How often a wrong answer is sent back with what is wrong.
 
     Raises:
@@ -40,10 +41,11 @@ async def ask_json(client: Client, question: Question, read: Callable[[Any], T],
         try:
             text = (await client.ask(question, deadline_s=deadline_s)).text
         except ModelError as error:
-            most = (await client.capability()).most_tokens
-            if error.kind == "truncated" and not lengthened and not 0 < most <= question.answer_tokens:
+            limits = [most for most in ((await client.capability()).most_tokens, most_tokens) if most]
+            room = min(limits, default=2 * question.answer_tokens) > question.answer_tokens
+            if error.kind == "truncated" and room and not lengthened:
                 # Some models think before they answer. Never the same request again: it would be cut again.
-                question, lengthened = longer(question), True
+                question, lengthened = longer(question, min(limits, default=0)), True
                 continue
             # Grammar and thinking clash on some servers, and all that arrives is blank: ask in a weaker form.
             capability = await client.capability()
