@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lsprotocol import types
 from pygls import uris
 
+from contracts.errors import ConfigError
 from engine.llm.endpoint import DEFAULT_KEY
-from engine.settings import with_model
+from engine.settings import with_model, with_settings
 from engine.store import cache_root
 from engine.trajectory import Job, ModelOptions
 from hiera_lsp.jobs import Jobs, Site
@@ -143,10 +145,16 @@ class Session:
             device=settings.device,
             python=settings.interpreter,
             confirm=confirm,
-            llm=ModelOptions(name=settings.llm_model, base_url=settings.llm_base_url,
-                             key_variable=settings.llm_key_variable if own else ""),
+            llm=replace(self._model_options(uri), name=settings.llm_model, base_url=settings.llm_base_url,
+                        key_variable=settings.llm_key_variable if own else ""),
         )
         return with_model(job, os.environ)
+
+    def _model_options(self, uri: str) -> ModelOptions:
+        """What the project's own files say about a model beyond the editor's settings; bad ones were warned about."""
+        with contextlib.suppress(ConfigError):
+            return with_settings(Job(file=""), Path(uris.to_fs_path(uri) or uri).parent, {}).llm
+        return ModelOptions()
 
     def standing(self, result: Result, sites: tuple[EditorSite, ...]) -> Standing:
         """How a result stands to the document's text as it is now."""

@@ -122,3 +122,42 @@ def test_a_whole_job_by_command_shows_model_usage_and_no_key(server, monkeypatch
     everything = shown.out + shown.err + "".join(
         path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file())
     assert SECRET not in everything
+
+
+def test_the_editors_job_names_the_model_and_a_key_only_where_one_is_meant(tmp_path, monkeypatch):
+    from hiera_lsp.session import Session
+    from hiera_lsp.settings import read_settings
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-the-users-openai-key")
+    (tmp_path / "hiera.toml").write_text("[llm]\nmaxTokens = 700\n")
+    session = Session()
+    session.settings[""], _ = read_settings({"agent": "llm", "llm": {"model": "m", "baseUrl": "http://gpu-box:8000/v1"}})
+
+    class Site:
+        symbol = "Block"
+
+    def job():
+        return session.job_for(Site(), (tmp_path / "model.py").as_uri(), None)  # type: ignore[arg-type]
+
+    assert (job().llm.name, job().llm.base_url, job().llm.answer_tokens) == ("m", "http://gpu-box:8000/v1", 700)
+    assert job().llm.key_variable == "", "OpenAI's key is not for this address"
+    session.secrets["OPENAI_API_KEY"] = "sk-given-to-the-editor"
+    assert job().llm.key_variable == "OPENAI_API_KEY", "the user gave it for this endpoint"
+
+
+def test_bench_passes_the_model_and_the_ablations_on(tmp_path, monkeypatch):
+    from engine.bench import run as runner
+
+    seen = []
+
+    async def run(options, **kwargs):
+        seen.append(options)
+        return []
+
+    monkeypatch.setattr(runner, "run", run)
+    assert main(["bench", "tasks.jsonl", "--agent", "llm", "--model", "m", "--base-url", "http://localhost:1/v1", "--no-seeds",
+                 "--no-planning", "--space", "cuda", "--fixed-space", "--tokens", "9", "--out", "r.jsonl"]) == 0
+    job = seen[0].job(tmp_path / "task.py")
+    assert (job.agent, job.llm.name, job.llm.seeds, job.llm.planning) == ("llm", "m", False, False)
+    assert (job.space, job.fixed_space, job.tokens) == ("cuda", True, 9)
+    assert seen[0].settings["llm"]["name"] == "m"
