@@ -178,6 +178,9 @@ class LocalEvaluator:
                 again.append(evaluation)
                 continue
             fresh = await self._judged(contract, candidate, build, self._settings.winner, limits=RETIME_LIMITS)
+            if fresh.failure is not None and fresh.verification is None:
+                again.append(evaluation)  # The judge failed, which is no finding about the candidate.
+                continue
             again.append(replace(
                 fresh, counters=evaluation.counters, stage=evaluation.stage if fresh.failure is None else fresh.stage,
                 estimate_us=evaluation.estimate_us, confirmed=evaluation.confirmed))
@@ -243,7 +246,11 @@ class LocalEvaluator:
                 failure=Failure(stage="verify", reason="it was compiled, but cannot be executed here: "
                                 + ("; ".join(built.warnings) or "no GPU")))
         await self.prepare()
-        judged = await self._judged(contract, candidate, built, None if self._emulated else self._settings.search)
+        effort = None if self._emulated else self._settings.search
+        judged = await self._judged(contract, candidate, built, effort)
+        if judged.failure is not None and judged.verification is None:
+            # The judge failed and was started anew: that must not cost the candidate.
+            judged = await self._judged(contract, candidate, built, effort)
         judged = replace(judged, stage_s={"build": build_s, **judged.stage_s})
         above = self._settings.profile_above
         if judged.timing is not None and above is not None and judged.timing.speedup >= above:
