@@ -6,20 +6,16 @@ unknown base and a `forward`. Importing the file (the probe) decides.
 
 from __future__ import annotations
 
-import ast
-import gc
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from contracts.cuda_sites import Span
+from contracts.python_facts import INPUT_FUNCTIONS, ClassFacts, Facts, FunctionFacts, read_blocks, resolve
 
-INPUT_FUNCTIONS = ("get_inputs", "get_inputs_variants")
 HELPERS = frozenset({*INPUT_FUNCTIONS, "get_init_inputs", "main", "setup", "forward"})
-MAX_REPAIRS = 3
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,31 +46,18 @@ def find_sites(text: str) -> tuple[PythonSite, ...]:
 
 def read_sites(text: str) -> tuple[tuple[PythonSite, ...], SyntaxError | None]:
     """All sites as `find_sites` gives them, and the first syntax error of the text, if it has one."""
-    was_on = gc.isenabled()
-    # A large tree is thousands of small objects, none of them garbage: the collector would only count them.
-    gc.disable()
-    try:
-        return _read(text)
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _read(text: str) -> tuple[tuple[PythonSite, ...], SyntaxError | None]:
-    tree, error = _parse(text.removeprefix("\ufeff"))
-    if tree is None:
-        return (), error
     lines = re.split(r"\r\n|\r|\n", text)  # As ast counts lines; splitlines() also splits at form feeds.
-    aliases = _aliases(tree)
-    classes = dict(_module_classes(tree, aliases))
+    blocks, error = read_blocks([lines[0].removeprefix("\ufeff"), *lines[1:]])
+    facts = _joined(blocks)
+    aliases = _aliases(facts)
+    classes = {c.name: c for c in _module_classes(facts.classes, aliases)}
     functions = {
-        node.name: node for node in tree.body
-        if isinstance(node, _FUNCTIONS) and node.name not in HELPERS and not node.name.startswith("test_")
-        and not _is_kernel(node) and _takes_tensors(node, aliases)
+        f.name: f for f in facts.functions
+        if f.name not in HELPERS and not f.name.startswith("test_") and not f.is_kernel and _takes_tensors(f, aliases)
     }
-    meant = _meant(tree, classes, functions)
-    sites = [_site("module", name, node, lines, name in meant or _own_inputs(node)) for name, node in classes.items()]
-    sites += [_site("function", name, node, lines, name in meant) for name, node in functions.items()]
+    meant = _meant(facts, classes, functions)
+    sites = [_site("module", c, lines, name in meant or c.has_inputs) for name, c in classes.items()]
+    sites += [_site("function", f, lines, name in meant) for name, f in functions.items()]
     return tuple(sorted(sites, key=lambda site: (site.span.start_line, site.span.start_column))), error
 
 
@@ -96,114 +79,54 @@ def default_site(sites: tuple[PythonSite, ...]) -> PythonSite | None:
     return None
 
 
-def _parse(text: str) -> tuple[ast.Module | None, SyntaxError | None]:
-    """The syntax tree, with top-level blocks that hold a syntax error blanked out, and the first error."""
-    first: SyntaxError | None = None
-    for _ in range(MAX_REPAIRS):
-        try:
-            return ast.parse(text), first
-        except SyntaxError as error:
-            first = first or error
-            lines = text.split("\n")
-            bad = min((error.lineno or 1) - 1, len(lines) - 1)
-            start, end = bad, bad + 1
-            while start > 0 and not _opens_block(lines[start]):
-                start -= 1
-            while end < len(lines) and not _opens_block(lines[end]):
-                end += 1
-            if not any(line.strip() for line in lines[start:end]):
-                return None, first
-            lines[start:end] = [""] * (end - start)
-            text = "\n".join(lines)
-        except (ValueError, RecursionError, MemoryError) as error:
-            return None, first or SyntaxError(str(error) or type(error).__name__)
-    return None, first
+def _joined(blocks: list[tuple[int, Facts]]) -> Facts:
+    """Facts of the whole text, lines counted from its beginning."""
+
+    def moved(part: ClassFacts | FunctionFacts, by: int) -> ClassFacts | FunctionFacts:
+        return replace(part, first=part.first + by, line=part.line + by, last=part.last + by) if by else part
+
+    return Facts(
+        aliases=tuple(alias for _, facts in blocks for alias in facts.aliases),
+        names=frozenset().union(*(facts.names for _, facts in blocks)),
+        classes=tuple(moved(c, start) for start, facts in blocks for c in facts.classes),  # type: ignore[misc]
+        functions=tuple(moved(f, start) for start, facts in blocks for f in facts.functions),  # type: ignore[misc]
+    )
 
 
-def _opens_block(line: str) -> bool:
-    return bool(line) and (line[0].isalpha() or line[0] in "@_")
-
-
-def _aliases(tree: ast.Module) -> dict[str, str]:
+def _aliases(facts: Facts) -> dict[str, str]:
     """Local name to full dotted name, from imports and from plain assignments of such names."""
     found: dict[str, str] = {}
-    for node in _top_level(tree.body):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.asname:
-                    found[alias.asname] = alias.name
-                else:
-                    root = alias.name.split(".")[0]
-                    found[root] = root
-        elif isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            for alias in node.names:
-                found[alias.asname or alias.name] = f"{module}.{alias.name}"
-        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            full = _dotted(node.value, found)
-            if full is not None and full.startswith("torch"):
-                found[node.targets[0].id] = full
+    for name, value, is_assignment in facts.aliases:
+        full = resolve(value, found) if is_assignment else value
+        if not is_assignment or full.startswith("torch"):
+            found[name] = full
     return found
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements that run on import: those of `if`, `try` and `with` blocks too."""
-    for node in body:
-        yield node
-        for part in ("body", "orelse", "finalbody"):
-            if isinstance(node, (ast.If, ast.Try, ast.With)):
-                yield from _top_level(getattr(node, part, []))
-        if isinstance(node, ast.Try):
-            for handler in node.handlers:
-                yield from _top_level(handler.body)
-
-
-def _dotted(node: ast.expr, aliases: dict[str, str]) -> str | None:
-    if isinstance(node, ast.Subscript):  # A generic base: Base[T].
-        return _dotted(node.value, aliases)
-    if isinstance(node, ast.Name):
-        return aliases.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        before = _dotted(node.value, aliases)
-        return f"{before}.{node.attr}" if before else None
-    return None
-
-
-def _module_classes(tree: ast.Module, aliases: dict[str, str]) -> Iterator[tuple[str, ast.ClassDef]]:
-    every = list(_classes(tree.body, ""))
+def _module_classes(every: tuple[ClassFacts, ...], aliases: dict[str, str]) -> Iterator[ClassFacts]:
+    local = {c.name for c in every}
     known: set[str] = set()
-    rest = every
+    rest = list(every)
     # A class may be defined after its use as a base in the text (never at run time), so repeat until nothing changes.
     while True:
-        more = [(n, c) for n, c in rest if _derives(n, c, known, {name for name, _ in every}, aliases)]
+        more = [c for c in rest if _derives(c, known, local, aliases)]
         if not more:
             break
-        known.update(name for name, _ in more)
-        rest = [(n, c) for n, c in rest if n not in known]
-    for name, node in every:
-        if name in known:
-            yield name, node
+        known.update(c.name for c in more)
+        rest = [c for c in rest if c.name not in known]
+    yield from (c for c in every if c.name in known)
 
 
-def _classes(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
-    for node in _top_level(body):
-        if isinstance(node, ast.ClassDef):
-            yield prefix + node.name, node
-            yield from _classes(node.body, f"{prefix}{node.name}.")
-
-
-def _derives(name: str, node: ast.ClassDef, known: set[str], local: set[str], aliases: dict[str, str]) -> bool:
-    outer = name.rpartition(".")[0]
+def _derives(facts: ClassFacts, known: set[str], local: set[str], aliases: dict[str, str]) -> bool:
+    outer = facts.name.rpartition(".")[0]
     unknown = False
-    for base in node.bases:
-        full = _dotted(base, aliases)
-        if full is None:
-            continue
+    for base in facts.bases:
+        full = resolve(base, aliases)
         inner = f"{outer}.{full}" if outer else full
         if full in known or inner in known or _is_torch_module(full):
             return True
         unknown |= full not in local and inner not in local and full not in ("object", "Protocol", "ABC", "Enum")
-    return unknown and any(isinstance(n, _FUNCTIONS) and n.name == "forward" for n in node.body)
+    return unknown and facts.has_forward
 
 
 def _is_torch_module(full: str) -> bool:
@@ -215,45 +138,15 @@ def _is_torch_module(full: str) -> bool:
     return last[0].isupper() and last not in ("Parameter", "Buffer", "UninitializedParameter", "Tensor")
 
 
-def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Triton kernels and test fixtures take tensors, but are not what we optimise."""
-    text = " ".join(ast.unparse(d) for d in node.decorator_list)
-    return isinstance(node, ast.AsyncFunctionDef) or "triton" in text or "fixture" in text
+def _takes_tensors(function: FunctionFacts, aliases: dict[str, str]) -> bool:
+    if function.is_annotated or not function.has_parameters:
+        return function.takes_tensor
+    return any(resolve(call, aliases).startswith("torch.") for call in function.calls)
 
 
-def _takes_tensors(node: ast.FunctionDef | ast.AsyncFunctionDef, aliases: dict[str, str]) -> bool:
-    parameters = [*node.args.posonlyargs, *node.args.args]
-    if not parameters:
-        return False
-    for parameter in parameters:
-        note = parameter.annotation
-        if note is None:
-            continue
-        words = note.value if isinstance(note, ast.Constant) else ast.unparse(note)
-        if isinstance(words, str) and re.search(r"(^|\W)Tensor\b", words):
-            return True
-    if any(p.annotation is not None for p in parameters):
-        return False
-    names = {p.arg for p in parameters}
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            full = _dotted(call.func, aliases) or ""
-            if full.startswith("torch.") and any(isinstance(a, ast.Name) and a.id in names for a in call.args):
-                return True
-    return False
-
-
-def _meant(tree: ast.Module, classes: dict[str, ast.ClassDef], functions: dict[str, ast.FunctionDef]) -> set[str]:
+def _meant(facts: Facts, classes: dict[str, ClassFacts], functions: dict[str, FunctionFacts]) -> set[str]:
     """Names of the sites that the file's get_inputs() is meant for."""
-    named: set[str] = set()
-    for node in _top_level(tree.body):
-        if isinstance(node, _FUNCTIONS):
-            named.add(node.name)
-        elif isinstance(node, ast.ImportFrom):
-            named.update(a.asname or a.name for a in node.names)
-        elif isinstance(node, ast.Assign):
-            named.update(t.id for t in node.targets if isinstance(t, ast.Name))
-    if not named.intersection(INPUT_FUNCTIONS):
+    if facts.names.isdisjoint(INPUT_FUNCTIONS):
         return set()
     if "Model" in classes:
         return {"Model"}
@@ -261,37 +154,26 @@ def _meant(tree: ast.Module, classes: dict[str, ast.ClassDef], functions: dict[s
         return {"reference"}
     # Classes that other classes of the file are built from get their inputs inside.
     used: set[str] = set()
-    for name, node in classes.items():
-        used.update(n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id != name)
+    for name, c in classes.items():
+        used.update(c.used - {name})
     roots = {name for name in classes if name not in used and "." not in name}
     return roots or set(classes) or set(functions)
 
 
-def _own_inputs(node: ast.ClassDef) -> bool:
-    return any(isinstance(n, _FUNCTIONS) and n.name in INPUT_FUNCTIONS for n in node.body)
-
-
 def _site(
-    kind: Literal["module", "function"],
-    name: str,
-    node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
-    lines: list[str],
-    has_inputs: bool,
+    kind: Literal["module", "function"], facts: ClassFacts | FunctionFacts, lines: list[str], has_inputs: bool
 ) -> PythonSite:
-    first = min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1
-    last = node.end_lineno or node.lineno
-    text = "\n".join(lines[first:last])
-    line = lines[node.lineno - 1]
-    found = re.search(rf"\b(?:class|def)\s+({re.escape(node.name)})\b", line)
+    text = "\n".join(lines[facts.first : facts.last + 1])
+    name = facts.name.rpartition(".")[2]
+    found = re.search(rf"\b(?:class|def)\s+({re.escape(name)})\b", lines[facts.line])
     start = found.start(1) if found else 0
     return PythonSite(
         kind=kind,
-        name=name,
+        name=facts.name,
         name_span=Span(
-            start_line=node.lineno - 1, start_column=start, end_line=node.lineno - 1,
-            end_column=start + len(node.name),
+            start_line=facts.line, start_column=start, end_line=facts.line, end_column=start + len(name)
         ),
-        span=Span(start_line=first, start_column=0, end_line=last - 1, end_column=len(lines[last - 1])),
+        span=Span(start_line=facts.first, start_column=0, end_line=facts.last, end_column=len(lines[facts.last])),
         has_example_inputs=has_inputs,
-        text_sha256=hashlib.sha256(text.encode()).hexdigest()[:16],
+        text_sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16],
     )

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,8 @@ class Commands:
         elif running.what == "reverify" and summary.best is None and before is not None and not end.problem:
             _refuse_reverified(summary, self._publisher, site)
         else:
+            if running.what == "profile":
+                summary = replace(summary, stop_reason="profiled as it is, nothing was searched")
             results.put(site, running.text_hash, summary)
 
     def _ask(self, running: RunningJob, end: JobEnd) -> None:

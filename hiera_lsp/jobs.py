@@ -128,7 +128,8 @@ class Jobs:
         """
         running = RunningJob(id=f"hiera-job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job, what=what)
         self._running[site.key] = running
-        request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh, "given": dict(given) if given else None}
+        request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh,
+                   "given": dict(given) if given is not None else None}
         environment = {**self._environment, **(extra_environment or {})}
         task = asyncio.get_running_loop().create_task(self._work(running, request, environment, on_progress, on_end))
         self._tasks[running.id] = task

@@ -57,7 +57,7 @@ class Result:
         return tuple(sorted(accepted, key=lambda c: -(c.speedup or 0.0)))
 
     def standing(self, text_hash: str | None) -> Standing:
-        """How the result stands to the site's text as it is now; `text_hash` is None where the site is gone.
+        """How the result stands to the site's text as it is now; `text_hash` is None or empty where it cannot be read.
 
         Our own edit changes the text too. It is told from the user's by its hash, not by what the client
         says of having applied it; when it is undone, the candidate is on offer again.
@@ -66,7 +66,7 @@ class Result:
             return "discarded"
         if text_hash == self.text_hash:
             return "offered" if self.applied_hash not in ("", self.text_hash) else self.state
-        return "accepted" if text_hash is not None and text_hash == self.applied_hash else "stale"
+        return "accepted" if text_hash and text_hash == self.applied_hash else "stale"
 
 
 class Results:

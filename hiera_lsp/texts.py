@@ -31,7 +31,7 @@ def speedup_words(candidate: CandidateSummary | None, measured: bool) -> str:
 def diagnostic_message(result: Result) -> str:
     """One or two lines: what limits the code, the proof, what was found."""
     summary = result.summary
-    bound = f"{summary.bound}-bound ({summary.evidence_how})" if summary.bound else "bottleneck not known"
+    bound = f"{summary.bound}-bound, {summary.evidence_how}" if summary.bound else "bottleneck not known"
     proof = "; ".join(summary.evidence[:3])
     found = speedup_words(summary.best_candidate, summary.measured)
     where = f"space {summary.space}, direction {summary.direction}" if summary.direction else f"space {summary.space}"
@@ -56,7 +56,7 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
     lines = [_title(summary, best, markdown)]
     rows: list[tuple[str, str]] = []
     if summary.bound:
-        rows.append(("Bound", f"{summary.bound} ({summary.evidence_how})"))
+        rows.append(("Bound", f"{summary.bound}, {summary.evidence_how}"))
         rows += [("", sentence) for sentence in summary.evidence[:3]]
     if summary.roof_us:
         roof = f"{summary.roof_us:.4g} µs, {summary.intensity or 0:.3g} FLOP/byte (estimated)"
@@ -77,7 +77,7 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
         passed = sum(status == "pass" for status in summary.checks.values())
         skipped = [f"{name} ({status})" for name, status in summary.checks.items() if status != "pass"]
         left = f"; not passed: {', '.join(skipped[:4])}" if skipped else ""
-        how = f"{summary.where}, {passed} checks passed{left}"
+        how = f"{summary.where}, {passed} {'check' if passed == 1 else 'checks'} passed{left}"
         rows.append(("Verified", how + f" ({summary.isolation})"))
     if summary.model:
         rows.append(("Model", summary.model))

@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from contracts.python_sites import default_site, find_sites
+from contracts.python_sites import default_site, find_sites, read_sites
 from tests.probe_harness import worker_module
 
 
@@ -129,3 +129,38 @@ class Model:
         "get_inputs line 11": (77, "77"), "n": (33, "33"),
     }
     assert "Model line 13" in {knob.label for knob in find(text, "Model", deep=True)}
+
+
+def test_blocks_that_go_on_at_the_margin_are_read_whole():
+    text = (
+        "import torch\n"
+        "from torch import nn\n"
+        'NOTE = """\nclass NotAClass(nn.Module):\n    def forward(self, x): ...\n"""\n'
+        "SIZES = dict(\na=1,\nb=2,\n)\n"
+        "try:\n    Base = nn.Module\nexcept ImportError:\n    Base = object\nelse:\n    pass\n"
+        "@torch.no_grad()\n\n# between\nclass First(Base):\n    def forward(self, x):\n        return x\n"
+        "x = 1 + \\\ny\n"
+        "class Second(First): pass\n"
+    )
+    sites, error = read_sites(text)
+    assert error is None
+    assert [s.name for s in sites] == ["First", "Second"]
+    assert sites[0].span.start_line == text.splitlines().index("@torch.no_grad()")
+
+
+def test_one_broken_block_does_not_hide_the_others():
+    text = "import torch\nclass A(torch.nn.Module):\n    def forward(self, x):\n        return (x\n\nclass B(torch.nn.Module):\n    pass\n"
+    sites, error = read_sites(text)
+    assert [s.name for s in sites] == ["B"]
+    assert error is not None
+    assert error.lineno == 4
+
+
+def test_a_large_text_is_read_quickly_after_a_keystroke():
+    block = "class B{n}(torch.nn.Module):\n    def forward(self, x):\n" + "        x = torch.relu(x) + {n}\n" * 18 + "        return x\n\n"
+    text = "import torch\n" + "".join(block.format(n=n) for n in range(230))
+    read_sites(text)
+    begun = time.process_time()
+    sites, _ = read_sites(text.replace("x = torch.relu(x) + 7\n", "x = torch.relu(x) + 8\n"))
+    assert time.process_time() - begun < 0.05
+    assert len(sites) == 230

@@ -68,7 +68,7 @@ def test_the_whole_story_in_neovim(tmp_path: Path) -> None:
     assert seen["diagnostic"]["line"] == 6
     assert seen["diagnostic"]["column"] == 6
     assert seen["diagnostic"]["code"].endswith("-bound")
-    assert "(estimated" in seen["diagnostic"]["message"]
+    assert "-bound, estimated" in seen["diagnostic"]["message"]
     assert "cpu emulation" in seen["hover"]
     assert any(title.startswith("Accept kernel") for title in seen["after"])
     added = [line for line in seen["used"] if line not in seen["before"]]

@@ -131,7 +131,7 @@ async def test_hover_diagnostic_and_lens_tell_the_same_story(tmp_path: Path, cli
 
     text = hover["contents"]["value"]
     assert "1.83x [1.80, 1.86] over eager" in text
-    assert "memory (measured)" in text
+    assert "memory, measured" in text
     assert "memcheck (not run: no tool)" in text
     # The name is five letters, the first of which counts two UTF-16 units.
     assert hover["range"] == {"start": {"line": 4, "character": 6}, "end": {"line": 4, "character": 12}}
