@@ -310,6 +310,27 @@ async def test_known_sources_are_recognised_before_building(tmp_path):
     assert len(evaluator.judged) == 6
 
 
+async def test_a_model_may_send_edits_of_the_best_source(tmp_path):
+    model = Model()
+
+    def answer(body):
+        prompt = body["messages"][1]["content"]
+        if "Write the whole file" not in prompt:
+            return model(body)
+        return "title: doubled\n<<<<<<< SEARCH\nchain_forward() expert\n=======\nchain_forward() // us 1\n>>>>>>> REPLACE"
+
+    def write(contract, recipe: Recipe, device) -> Program:
+        return Program(source=f"// {recipe.space}\n{ENTRY}() expert\nrest {recipe.space} {dict(recipe.choices)}\n", tunables=TUNABLES)
+
+    codegen.write = write
+    async with provider("vllm", answer) as server:
+        found = await run(server, tmp_path, rounds=1, budget=3)
+    mine = next(c for c in found.candidates if c.author == "test-model")
+    base = found.candidate(mine.parents[0])
+    assert mine.source == base.source.replace("chain_forward() expert", "chain_forward() // us 1")
+    assert found.best is mine
+
+
 async def test_an_answer_without_a_whole_file_is_sent_back_once(tmp_path):
     model = Model()
     seen: list[str] = []

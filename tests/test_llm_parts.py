@@ -304,6 +304,33 @@ def test_the_source_is_found_in_what_models_write(text):
     assert parsing.read_source(text, "f_forward") == ("fast one", SOURCE + "\n")
 
 
+BASE = "#include <a.h>\n// A comment.\nint one() { return 1; }   \n\nint f_forward() { return one(); }\n"
+
+
+def edit(old: str, new: str) -> str:
+    return f"<<<<<<< SEARCH\n{old}\n=======\n{new}\n>>>>>>> REPLACE\n"
+
+
+def test_edits_of_the_source_that_was_shown_are_made():
+    text = "title: two\n" + edit("int one() { return 1; }", "int one() { return 2; }") + edit("#include <a.h>", "#include <b.h>")
+    title, source = parsing.read_source(text, "f_forward", BASE)
+    assert title == "two"
+    assert source == "#include <b.h>\n// A comment.\nint one() { return 2; }\n\nint f_forward() { return one(); }\n"
+    # What was shown without comments can be edited as it was shown.
+    shown = edit("#include <a.h>\nint one() { return 1; }", "int one() { return 3; }")
+    assert "return 3" in parsing.read_source(shown, "f_forward", BASE)[1]
+    assert "return 2" in parsing.read_source(f"```\n{text}```", "f_forward", BASE)[1], "a fence around edits does no harm"
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("int two()", "x", "do not stand in the source"), ("}", "x", "2 times; give more"), (" ", "x", "searches for nothing"),
+    ("int f_forward() { return one(); }", "int g();", "no longer defines"),
+])
+def test_edits_that_do_not_fit_are_refused(old, new, words):
+    with pytest.raises(WrongShapeError, match=words):
+        parsing.read_source(edit(old, new), "f_forward", BASE)
+
+
 def test_a_bare_or_wrapped_file_is_taken():
     assert parsing.read_source(SOURCE, "f_forward")[1] == SOURCE + "\n"
     assert parsing.read_source(json.dumps({"cuda_source.cu": SOURCE}), "f_forward")[1] == SOURCE + "\n"

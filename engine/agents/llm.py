@@ -157,7 +157,8 @@ class LlmAgent:
         name = "repair" if self._options.contract else "repair_bare"
         try:
             title, source = await self._shortened(
-                lambda: self._ask_source(situation, self._question(name, shown, self._options.answer_tokens)))
+                lambda: self._ask_source(situation, self._question(name, shown, self._options.answer_tokens),
+                                         candidate.source))
         except ModelError as error:
             self._failed(error, f"repair of candidate {candidate.id}", "it is left as it is")
             return None
@@ -208,9 +209,10 @@ class LlmAgent:
                 raise self._silent  # Nobody else writes.
             return
         shown, parents = self._oa_material(situation, plan, strategy), material.ranked(situation)[:1]
+        base = parents[0].source if parents else None
         made = {parsing.fingerprint(c.source): c.id for c in situation.trajectory.candidates}
         contract_id = situation.contract.id
-        tasks = [asyncio.ensure_future(self._shortened(partial(self._write, situation, shown, slot, made)))
+        tasks = [asyncio.ensure_future(self._shortened(partial(self._write, situation, shown, base, slot, made)))
                   for slot in range(count)]
         failed: ModelError | None = None
         written_any = False
@@ -244,26 +246,26 @@ class LlmAgent:
             raise failed
 
     async def _write(
-        self, situation: Situation, shown: Material, slot: int, made: dict[str, str]
+        self, situation: Situation, shown: Material, base: str | None, slot: int, made: dict[str, str]
     ) -> tuple[str, str] | None:
         """One candidate; a text that is known already is sent back once and then given up."""
         lines = self._prompts.variations
         line = f"This is candidate {slot + 1} of the round. {lines[slot % len(lines)]}"
         question = self._question(self._oa_name, {**shown, "variation": line}, self._options.answer_tokens)
-        title, source = await self._ask_source(situation, question)
+        title, source = await self._ask_source(situation, question, base)
         known = made.get(parsing.fingerprint(source))
         if known is None:
             return title, source
         again = (f"That file is the same as candidate {known} but for comments and spaces. Write one that differs in "
                  "what it does.")
-        title, source = await self._ask_source(situation, _followed(question, source, again))
+        title, source = await self._ask_source(situation, _followed(question, source, again), base)
         if parsing.fingerprint(source) not in made:
             return title, source
         self._notes.append(f"the model wrote candidate {known} again; it was not built twice")
         return None
 
-    async def _ask_source(self, situation: Situation, question: Question) -> tuple[str, str]:
-        """A whole source; an answer without one, or one that was cut, is sent back once."""
+    async def _ask_source(self, situation: Situation, question: Question, base: str | None) -> tuple[str, str]:
+        """A whole source, or edits of `base`; an answer of neither kind, or one that was cut, is sent back once."""
         own = own_file(situation)
         entry = own.function if own is not None else situation.contract.entry
         for last in (False, True):
@@ -273,18 +275,18 @@ class LlmAgent:
                 if last or error.kind != "truncated":
                     raise
                 again = (f"Your answer was cut at {question.answer_tokens} tokens. Write a shorter file with fewer "
-                         "comments.")
+                         "comments, or edits.")
                 question = _followed(question, "(an answer that was too long)", again)
                 continue
             try:
-                title, source = parsing.read_source(text, entry)
+                title, source = parsing.read_source(text, entry, base)
                 return title, own.complete(source) if own is not None else source
             except WrongShapeError as error:
                 if last:
                     raise ModelError("malformed", f"{self.name} gave no usable file: {error}",
                                      hint="another model may keep to the form") from None
-                again = (f"That answer cannot be used: {error}. Send the title line and the whole file in one fenced "
-                         "block.")
+                again = (f"That answer cannot be used: {error}. Send the title line, then the whole file in one fenced "
+                         "block or edits that fit.")
                 question = _followed(question, text, again)
         raise AssertionError  # Both ways out of the second turn leave the loop.
 

@@ -13,7 +13,7 @@ from contracts.folder import declaration
 from contracts.graph import Const, Graph, Node, Ref
 from engine.agents import Situation
 from engine.agents.own_file import own_file
-from engine.agents.parsing import fingerprint, without_comments
+from engine.agents.parsing import bare, fingerprint
 from engine.agents.prompts import Prompts, data
 from engine.planning.catalog import Note
 from engine.records import Candidate, Evaluation, Plan, Strategy
@@ -40,7 +40,9 @@ def contract(situation: Situation) -> str:
         what = str(a.tensor) if a.tensor is not None else f"the number {a.value}"
         marks = [a.role, *(["must be written in place"] if a.mutable else []),
                  *([f"values from {a.low} to {a.high}"] if a.low is not None and a.high is not None else [])]
-        lines.append(f"- {a.name}: {what} ({', '.join(marks)}{f', {a.path}' if a.path != a.name else ''})")
+        if a.path.replace(".", "_") != a.name:
+            marks.append(a.path)
+        lines.append(f"- {a.name}: {what} ({', '.join(marks)})")
     lines.append("Outputs, in order: " + ", ".join(map(str, found.outputs)))
     for variant in found.variants[1:]:
         shapes = ", ".join(f"{name} {list(spec.shape)}" for name, spec in variant.tensors.items()
@@ -222,8 +224,7 @@ def best_source(situation: Situation) -> tuple[str, ...]:
         return ("No candidate was accepted yet.",)
     head = f"The best so far, {_verdict(situation, best)}. Its source:\n"
     title = f"source of candidate {best.id}"
-    bare = "\n".join(line.rstrip() for line in without_comments(best.source).splitlines() if line.strip())
-    return head + data(title, best.source), head + data(title, bare), head.partition(" Its source")[0]
+    return head + data(title, best.source), head + data(title, bare(best.source)), head.partition(" Its source")[0]
 
 
 def _verdict(situation: Situation, candidate: Candidate) -> str:

@@ -14,6 +14,7 @@ from engine.records import Score
 LARGEST_SOURCE = 200_000
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[ \t]*([\w+.-]*)[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_EDIT = re.compile(r"^<{5,9} ?SEARCH[^\n]*\n(.*?)^={5,9}[ \t]*\n(.*?)^>{5,9} ?REPLACE", re.DOTALL | re.MULTILINE)
 _TITLE = re.compile(r"^\W*title\W*:\W*(.+)$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -74,13 +75,24 @@ def read_strategy(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return sentences(found["steps"], "`steps`", least=1), sentences(found["constraints"], "`constraints`")
 
 
-def read_source(text: str, entry: str) -> tuple[str, str]:
+def read_source(text: str, entry: str, base: str | None = None) -> tuple[str, str]:
     """The OA's answer: a title and the text of cuda_source.cu.
 
+    Args:
+        text: The answer: a whole file, or edits of `base`.
+        entry: The function that must be there.
+        base: The source that edits are about, or None where there is none.
+
     Raises:
-        WrongShapeError: There is no whole source with the entry function.
+        WrongShapeError: There is no whole source with the entry function, or an edit does not fit.
     """
     plain = without_thoughts(text).replace("\r\n", "\n")
+    edits = [(match[1], match[2]) for match in _EDIT.finditer(plain)]
+    if edits and base is not None:
+        source = _edited(base, edits)
+        if not _defines(source, entry):
+            raise WrongShapeError(f"after the edits the file no longer defines the function {entry}")
+        return _title(plain.split("<<<<<")[0]), source
     blocks = [match[3] for match in _FENCE.finditer(plain)]
     with_entry = [block for block in blocks if _defines(block, entry)]
     if with_entry:
@@ -99,9 +111,7 @@ def read_source(text: str, entry: str) -> tuple[str, str]:
         raise WrongShapeError(f"the file is {len(source)} characters long, more than {LARGEST_SOURCE}")
     if source.count("{") != source.count("}") and _COMMENT.sub("", source).rstrip()[-1:] not in ("}", ";"):
         raise WrongShapeError("the file ends in the middle of a function")
-    title = _TITLE.search(plain.split("```")[0])
-    words = " ".join(title[1].split()).strip(" *`\"'")[:80] if title else ""
-    return words, source.strip("\n") + "\n"
+    return _title(plain.split("```")[0]), source.strip("\n") + "\n"
 
 
 def fingerprint(source: str) -> str:
@@ -109,9 +119,49 @@ def fingerprint(source: str) -> str:
     return "".join(without_comments(source).split())
 
 
+def bare(source: str) -> str:
+    """The text without comments and empty lines, as a prompt shows it where it is short of room."""
+    return "\n".join(line.rstrip() for line in without_comments(source).splitlines() if line.strip())
+
+
 def without_comments(source: str) -> str:
     """The text without comments."""
     return _COMMENT.sub("", source)
+
+
+def _title(head: str) -> str:
+    title = _TITLE.search(head)
+    return " ".join(title[1].split()).strip(" *`\"'")[:80] if title else ""
+
+
+def _edited(base: str, edits: Sequence[tuple[str, str]]) -> str:
+    """The source with the edits made: in the text as it stands, or as it was shown without comments."""
+    problem: WrongShapeError | None = None
+    for text in (_trimmed(base), bare(base)):
+        try:
+            for old, new in edits:
+                text = _replaced(text, _trimmed(old), new)
+        except WrongShapeError as error:
+            problem = problem or error
+            continue
+        return text.rstrip("\n") + "\n"
+    assert problem is not None
+    raise problem
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    if not old.strip():
+        raise WrongShapeError("an edit searches for nothing")
+    count = text.count(old)
+    if count != 1:
+        first = old.strip().splitlines()[0][:80]
+        where = "do not stand in the source" if count == 0 else f"stand there {count} times; give more of them"
+        raise WrongShapeError(f"the lines of the edit that begins with {first!r} {where}")
+    return text.replace(old, new)
+
+
+def _trimmed(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
 def _defines(text: str, entry: str) -> bool:
