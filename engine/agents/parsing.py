@@ -137,7 +137,7 @@ def _title(head: str) -> str:
 def _edited(base: str, edits: Sequence[tuple[str, str]]) -> str:
     """The source with the edits made: in the text as it stands, or as it was shown without comments."""
     problem: WrongShapeError | None = None
-    for text in (_trimmed(base), bare(base)):
+    for text in (_trimmed(base).rstrip("\n") + "\n", bare(base) + "\n"):
         try:
             for old, new in edits:
                 text = _replaced(text, _trimmed(old), new)
