@@ -12,7 +12,7 @@ from contracts.contract import Contract, Variant
 from contracts.cuda_adaptor import host_signature, returns_of
 from engine.codegen import CannotWrite, Program, Recipe, cpp, text
 from engine.codegen.products import template_text
-from engine.codegen.variant import VariantText, write_variant
+from engine.codegen.variant import LONG_FUNCTION, UNOPTIMISED, VariantText, write_variant
 from engine.records import Device
 
 
@@ -105,7 +105,15 @@ def _entry(contract: Contract, parts: list[VariantText]) -> str:
 
 def _entry_lines(contract: Contract, parts: list[VariantText]) -> list[str]:
     tensors = contract.tensor_arguments
-    lines = [f"{declaration(contract)} {{"]
+    checks = [_checks(contract, variant, "  ") for variant in contract.variants]
+    separate: list[str] = []
+    for index, variant_checks in enumerate(checks):
+        if len(variant_checks) > LONG_FUNCTION // 4:
+            name = f"check_arguments_{index + 1}" if len(checks) > 1 else "check_arguments"
+            taken = ", ".join(f"torch::Tensor& {argument.name}" for argument in tensors)
+            separate += [*UNOPTIMISED, f"static void {name}({taken}) {{", *variant_checks, "}", ""]
+            checks[index] = [f"  {name}({', '.join(argument.name for argument in tensors)});"]
+    lines = [*separate, f"{declaration(contract)} {{"]
     first = tensors[0].name if tensors else None
     for argument in contract.arguments:
         if argument.tensor is None and argument.value is not None:
@@ -120,14 +128,14 @@ def _entry_lines(contract: Contract, parts: list[VariantText]) -> list[str]:
     call = ", ".join(argument.name for argument in tensors)
     function = f"{contract.name}_variant"
     if len(parts) == 1:
-        lines += _checks(contract, contract.variants[0], "  ")
+        lines += checks[0]
         return [*lines, f"  return {function}({call});", "}", ""]
-    for variant, namespace in zip(contract.variants, _namespaces(contract), strict=True):
+    for variant, namespace, variant_checks in zip(contract.variants, _namespaces(contract), checks, strict=True):
         condition = " && ".join(
             f"{a.name}.sizes() == {cpp.int_list(variant.tensors[a.name].shape)}"
             for a in tensors if a.role == "input"
         )
-        lines += [f"  if ({condition or 'true'}) {{", *_checks(contract, variant, "    ")]
+        lines += [f"  if ({condition or 'true'}) {{", *(f"  {line}" for line in variant_checks)]
         lines += [f"    return {namespace}::{function}({call});", "  }"]
     shapes = "; ".join(
         ", ".join(str(variant.tensors[a.name]) for a in tensors if a.role == "input") for variant in contract.variants

@@ -29,7 +29,7 @@ RELEASE_FROM_BYTES = 1 << 28
 
 # The host compiler's time grows with the square of a function's length.
 LONG_FUNCTION = 400
-_UNOPTIMISED = (
+UNOPTIMISED = (
     "// This only calls: optimising a function of its length would take the compiler minutes and gain nothing.",
     '__attribute__((optimize("O0")))',
 )
@@ -132,7 +132,7 @@ class _VariantWriter:
             ["const cudaStream_t stream = at::cuda::getCurrentCUDAStream();"] if self._uses_stream() else []
         )
         function = [
-            *(_UNOPTIMISED if len(self.lines) > LONG_FUNCTION else ()),
+            *(UNOPTIMISED if len(self.lines) > LONG_FUNCTION else ()),
             f"static {result_type} {self.contract.name}_variant({parameters}) {{",
             *(f"  {line}" if line else "" for line in [*stream, *self.lines]), "}", "",
         ]
