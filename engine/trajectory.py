@@ -43,7 +43,7 @@ class ModelOptions:
     base_url: str = ""
     key_variable: str = ""
     answer_tokens: int = 8192
-    prompt_tokens: int = 24000
+    prompt_tokens: int = 48000
     temperature: float = 0.3
     call_s: float = 300.0
     dollars: float | None = None

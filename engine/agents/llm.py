@@ -306,16 +306,16 @@ class LlmAgent:
         return found
 
     async def _shortened(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask; where the prompt was too long for the endpoint, once more with a prompt of half the length."""
-        length = self._prompt_tokens
-        try:
-            return await ask()
-        except ModelError as error:
-            if error.kind != "context" or length <= SHORTEST_PROMPT:
-                raise
-            if self._prompt_tokens == length:  # Another question may have found out first.
-                self._prompt_tokens = length // 2
-            return await ask()
+        """Ask; where the prompt is too long for the endpoint, again with a prompt of half the length, until it fits."""
+        while True:
+            length = self._prompt_tokens
+            try:
+                return await ask()
+            except ModelError as error:
+                if error.kind != "context" or length <= SHORTEST_PROMPT:
+                    raise
+                if self._prompt_tokens == length:  # Another question may have found out first.
+                    self._prompt_tokens = length // 2
 
     def _question(self, name: str, shown: Material, answer_tokens: int, *, schema: Any = None) -> Question:
         messages = self._prompts.fill(name, shown, limit=self._prompt_tokens)

@@ -31,8 +31,8 @@ HOLES: Mapping[str, frozenset[str]] = {
 }
 # What is shortened when a prompt is too long, one step at a time, first to last. A name may come twice: each time it
 # takes the next shorter form that its material has.
-ORDER = ("tried", "notes", "failures", "evidence", "tried", "notes", "graph", "reference", "failures", "graph",
-         "best", "reference", "best")
+ORDER = ("tried", "notes", "failures", "evidence", "tried", "notes", "failures", "evidence", "graph", "graph",
+         "reference", "best", "best")
 # A text for every hole, or several, the fullest first, for what may be shortened.
 Material = Mapping[str, str | tuple[str, ...]]
 _HOLE = re.compile(r"\{\{([^{}]*)\}\}")

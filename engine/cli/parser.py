@@ -149,7 +149,7 @@ def _model(add: argparse.ArgumentParser) -> None:
     group.add_argument("--max-tokens", dest="llm_answer_tokens", type=_positive, metavar="N",
                        help="longest answer (default 8192)")
     group.add_argument("--prompt-tokens", dest="llm_prompt_tokens", type=_positive, metavar="N",
-                       help="longest prompt; longer ones are shortened (default 24000)")
+                       help="longest prompt; longer ones are shortened (default 48000)")
     group.add_argument("--temperature", dest="llm_temperature", type=_temperature, metavar="T", help="default 0.3")
     group.add_argument("--answer-seconds", dest="llm_call_s", type=_seconds, metavar="S",
                        help="longest wait for one answer, over all tries (default 300)")
