@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from contracts.folder import declaration
 from contracts.graph import Const, Graph, Node, Ref
@@ -103,7 +104,11 @@ def workload(situation: Situation) -> str:
     if w.shares:
         lines.append(f"Share of the reference's time ({w.shares[0].how}): "
                      + ", ".join(f"{s.op} ({s.node}) {s.share:.0%}" for s in w.shares[:8]))
-    if (eager := situation.trajectory.baseline.eager_us) is not None:
+    timings = [t for c in ranked(situation) if (t := situation.trajectory.evaluations[c.id].timing) is not None]
+    eager = situation.trajectory.baseline.eager_us
+    if eager is None and timings:
+        eager = median(timings[0].reference_us)  # Baselines come last, but every timing is paired with the reference.
+    if eager is not None:
         lines.append(f"The reference takes {_short(eager)} us.")
     return "\n".join(lines)
 
