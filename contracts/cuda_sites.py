@@ -14,6 +14,8 @@ from typing import Literal
 import tree_sitter
 import tree_sitter_cuda
 
+from contracts.spans import Span
+
 Kind = Literal["kernel", "host", "launcher"]
 TENSOR_TYPES = frozenset({"torch::Tensor", "at::Tensor", "Tensor"})
 
@@ -38,16 +40,6 @@ class CudaParameter:
     def is_tensor(self) -> bool:
         """True for torch tensors by value or reference."""
         return self.type in TENSOR_TYPES and not self.pointer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A place in the text: 0-based lines and character columns, end exclusive."""
-
-    start_line: int
-    start_column: int
-    end_line: int
-    end_column: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from contracts.cuda_sites import Span
 from contracts.python_facts import INPUT_FUNCTIONS, ClassFacts, Facts, FunctionFacts, read_blocks, resolve
+from contracts.spans import Span
 
 HELPERS = frozenset({*INPUT_FUNCTIONS, "get_init_inputs", "main", "setup", "forward"})
 

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lsprotocol import types
 from pygls import uris
 
-from contracts import codec
 from contracts.errors import ConfigError, InputError
-from engine import report_html
-from engine.store import Store
 from hiera_lsp import texts
 from hiera_lsp.documents import Document
 from hiera_lsp.features import content, edits, use_kernel
@@ -121,6 +118,9 @@ class ResultCommands:
 
     async def report(self, argument: Any) -> dict[str, Any]:
         """The run as an HTML page, opened in the browser where the client does so: → `{file}`."""
+        from engine import report_html
+        from engine.store import Store
+
         result = result_in(self._session, argument)
         path = _written(result, "report.html", report_html.page(Store().load(result.summary.run)))
         if path is None:
@@ -130,6 +130,8 @@ class ResultCommands:
 
     def result(self, argument: Any) -> dict[str, Any] | None:
         """The whole result of a site as data, for views: the summary, the choice and how it stands to the text."""
+        from contracts import codec
+
         document = document_in(self._server, argument)
         found = self._session.results.at(Site(document.uri, str(argument.get("symbol"))))
         if found is None:

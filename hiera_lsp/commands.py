@@ -15,7 +15,6 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException
 
 from contracts.errors import ConfigError, HieraError, InputError
-from engine import processes
 from hiera_lsp.command_results import ResultCommands
 from hiera_lsp.documents import Document
 from hiera_lsp.jobs import PACKAGE_ROOT, JobEnd, RunningJob, Site
@@ -116,6 +115,8 @@ class Commands:
 
     async def doctor(self, argument: Any = None) -> dict[str, Any]:
         """What works on this machine and what does not, with the command that mends it: → `{text}`."""
+        from engine import processes
+
         if not self._session.trusted:
             raise ConfigError("the workspace is not trusted", hint="trust it: the interpreter to look at is in it")
         uri = document_in(self._server, argument).uri if argument else ""

@@ -24,7 +24,7 @@ from engine.requests import earlier_run
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
 from hiera_lsp.process_tree import adopt_orphans, kill_tree
-from hiera_lsp.summary import summarise
+from hiera_lsp.summarise import summarise
 
 # How long a job without a server may write its last events; then it ends with all that it started.
 LEAVE_S = 2.5

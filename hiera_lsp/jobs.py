@@ -11,13 +11,14 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from contracts import codec
-from engine.trajectory import Job
 from hiera_lsp.process_tree import kill_tree
 from hiera_lsp.summary import Summary
+
+if TYPE_CHECKING:
+    from engine.trajectory import Job
 
 logger = logging.getLogger(__name__)
 # A cancelled job gets this long to stop by itself; the whole promise is 5 s.
@@ -126,6 +127,8 @@ class Jobs:
             what: `optimize`, `reverify` or `profile`.
             extra_environment: Such as the key of a model.
         """
+        from contracts import codec
+
         running = RunningJob(id=f"hiera-job-{next(self._numbers)}", site=site, text_hash=text_hash, job=job, what=what)
         self._running[site.key] = running
         request = {"job": codec.to_data(job), "resume": resume, "fresh": fresh,
@@ -181,6 +184,8 @@ class Jobs:
     async def _converse(
         self, running: RunningJob, request: dict[str, Any], environment: Mapping[str, str], on_progress: OnProgress
     ) -> JobEnd:
+        from contracts import codec
+
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-u", "-c", PROGRAM,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,

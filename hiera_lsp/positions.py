@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lsprotocol import types
 from pygls.workspace import PositionCodec
 
-from contracts.cuda_sites import Span
+from contracts.spans import Span
 
 
 def to_range(span: Span, lines: Sequence[str], codec: PositionCodec) -> types.Range:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 from pathlib import Path
@@ -13,6 +12,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends, so that none gets out of sight (Linux)."""
+    import ctypes  # Jobs need it; the server, which kills them, does not.
+
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 

@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from contracts import codec
 from hiera_lsp.jobs import Site
 from hiera_lsp.summary import CandidateSummary, Summary
 
@@ -73,13 +72,19 @@ class Results:
     """Results of this and earlier servers, one file a site, read when a document asks for them.
 
     Args:
-        folder: Where they are kept; None keeps them in memory only.
+        folder: Where they are kept, or what tells it when it is needed; None keeps them in memory only.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | Callable[[], Path] | None = None) -> None:
+        self._place = folder
         self._by_site: dict[tuple[str, str], Result] = {}
         self._read: set[str] = set()
+
+    @property
+    def _folder(self) -> Path | None:
+        if callable(self._place):
+            self._place = self._place()
+        return self._place
 
     def at(self, site: Site) -> Result | None:
         """The result of a site."""
@@ -122,7 +127,7 @@ class Results:
 
     def _load(self, uri: str) -> None:
         document = Site(uri, "").key[0]
-        if self._folder is None or document in self._read:
+        if document in self._read or self._folder is None:
             return
         self._read.add(document)
         for ending in ("json", "part"):
@@ -146,6 +151,8 @@ class Results:
         return self._folder / _name(document) / f"{_name(symbol)}.{ending}" if self._folder is not None else None
 
     def _write(self, site: Site, ending: str, result: Result) -> None:
+        from contracts import codec
+
         path = self._path(site, ending)
         if path is None:
             return
@@ -176,6 +183,10 @@ def _stored(folder: Path, ending: str) -> Iterator[Result]:
         paths = sorted(folder.glob(f"*.{ending}"))
     except OSError:
         return
+    if not paths:
+        return
+    from contracts import codec
+
     for path in paths:
         # What another version wrote, or a kill left half written, is as if absent.
         with contextlib.suppress(Exception):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import os
 import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, BinaryIO, NoReturn
 
 from lsprotocol import converters, types
@@ -17,7 +15,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from contracts.errors import HieraError
-from hiera_lsp import configuration, transport
+from hiera_lsp import __version__, configuration, transport
 from hiera_lsp.commands import Commands
 from hiera_lsp.documents import document_of
 from hiera_lsp.features import code_actions, content, hover, lenses
@@ -28,6 +26,7 @@ from hiera_lsp.session import Client, Session, results_folder
 from hiera_lsp.status import Status
 
 logger = logging.getLogger(__name__)
+WARM_S = 0.2
 
 
 class HieraServer(LanguageServer):
@@ -37,9 +36,9 @@ class HieraServer(LanguageServer):
 
     def __init__(self) -> None:
         super().__init__(
-            "hiera-lsp", _version(), protocol_cls=HieraProtocol, converter_factory=converters.get_converter
+            "hiera-lsp", __version__, protocol_cls=HieraProtocol, converter_factory=converters.get_converter
         )
-        self.session = Session(results=Results(results_folder()))
+        self.session = Session(results=Results(results_folder))
         self.publisher = Publisher(self, self.session)
         self.status = Status(self, self.session)
         self.commands = Commands(self, self.session, self.publisher, self.status)
@@ -61,24 +60,34 @@ def make_server() -> HieraServer:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the client ends; 0 after a shutdown request, else 1."""
-    parser = argparse.ArgumentParser(prog="hiera-lsp", description="Kernel optimisation for LSP editors.")
-    parser.add_argument("--tcp", metavar="PORT", type=int, help="listen on a TCP port of this machine instead of stdio")
-    parser.add_argument("--log-file", metavar="FILE", help="write the log there instead of to stderr")
-    parser.add_argument("--version", action="version", version=_version())
-    arguments = parser.parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
+    port, log_file = _arguments(given) if given else (None, None)
     logging.basicConfig(
-        filename=arguments.log_file, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        filename=log_file, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = make_server()
-    if arguments.tcp is not None:
+    if port is not None:
         signal.signal(signal.SIGTERM, lambda *_: _leave(server))
-        server.start_tcp("127.0.0.1", arguments.tcp)
+        server.start_tcp("127.0.0.1", port)
         _leave(server)
     own_input, output = transport.claim_stdio()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, own_input, output))
     _leave(server)
     return 1  # Not reached.
+
+
+def _arguments(given: list[str]) -> tuple[int | None, str | None]:
+    """The port and the log file of the command line."""
+    import argparse  # Editors give no arguments, and wait for every import.
+
+    parser = argparse.ArgumentParser(prog="hiera-lsp", description="Kernel optimisation for LSP editors.")
+    parser.add_argument("--tcp", metavar="PORT", type=int, help="listen on a TCP port of this machine instead of stdio")
+    parser.add_argument("--log-file", metavar="FILE", help="write the log there instead of to stderr")
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument("--stdio", action="store_true", help="speak over stdin and stdout, as it does anyway")
+    arguments = parser.parse_args(given)
+    return arguments.tcp, arguments.log_file
 
 
 async def _serve(server: HieraServer, own_input: BinaryIO, output: BinaryIO) -> None:
@@ -114,6 +123,7 @@ def _lifecycle(server: HieraServer) -> None:
     @server.feature(types.INITIALIZED)
     async def on_initialized(_params: types.InitializedParams) -> None:
         configuration.watch(server, session)
+        asyncio.get_running_loop().call_later(WARM_S, _warm)
         await configuration.pull(server, session)
         server.status.tell()
 
@@ -132,6 +142,12 @@ def _lifecycle(server: HieraServer) -> None:
     @server.feature(types.SHUTDOWN)
     def on_shutdown(_params: Any = None) -> None:
         session.jobs.leave_all()
+
+
+def _warm() -> None:
+    """Load what the first question needs, after the client has its answer to `initialize`."""
+    import contracts.codec
+    import contracts.python_sites  # noqa: F401
 
 
 def _documents(server: HieraServer) -> None:
@@ -183,10 +199,3 @@ def _features(server: HieraServer) -> None:
             return {"text": content.candidate_content(str(getattr(params, "uri", "")))}
         except HieraError as error:
             raise JsonRpcInvalidParams(message=error.message()) from None
-
-
-def _version() -> str:
-    try:
-        return version("hiera")
-    except PackageNotFoundError:
-        return "0"

@@ -7,21 +7,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
 
 from contracts.errors import ConfigError
-from engine.llm.endpoint import DEFAULT_KEY
-from engine.settings import with_model, with_settings
-from engine.store import cache_root
-from engine.trajectory import Job, ModelOptions
 from hiera_lsp.jobs import Jobs, Site
 from hiera_lsp.results import Result, Results, Standing
 from hiera_lsp.settings import Settings
 from hiera_lsp.sites import EditorSite, SiteFinder
 
+if TYPE_CHECKING:  # The engine is loaded when the first job asks for it, not before the editor has its answer.
+    from engine.trajectory import Job, ModelOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
@@ -128,6 +126,10 @@ class Session:
 
     def job_for(self, site: EditorSite, uri: str, preset: str | None, *, confirm: bool = True) -> Job:
         """The engine's job for a site, from the settings."""
+        from engine.llm.endpoint import DEFAULT_KEY
+        from engine.settings import with_model
+        from engine.trajectory import Job
+
         settings = self.settings_of(uri)
         # The usual variable is left to the engine, which sends its key only where it belongs.
         own = settings.llm_key_variable in self.secrets or settings.llm_key_variable != DEFAULT_KEY
@@ -152,6 +154,9 @@ class Session:
 
     def _model_options(self, uri: str) -> ModelOptions:
         """What the project's own files say about a model beyond the editor's settings; bad ones were warned about."""
+        from engine.settings import with_settings
+        from engine.trajectory import Job, ModelOptions
+
         with contextlib.suppress(ConfigError):
             return with_settings(Job(file=""), Path(uris.to_fs_path(uri) or uri).parent, {}).llm
         return ModelOptions()
@@ -169,4 +174,6 @@ class Session:
 
 def results_folder() -> Path:
     """Where results are kept over restarts."""
+    from engine.store import cache_root
+
     return cache_root() / "editor"

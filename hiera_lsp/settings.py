@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -101,10 +100,19 @@ def project_settings(folder: Path) -> tuple[Settings, tuple[str, ...]]:
     settings, warnings = Settings(), ()
     for name, path in (("pyproject.toml", ("tool", "hiera")), ("hiera.toml", ())):
         try:
-            table: Any = tomllib.loads(folder.joinpath(name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            text = folder.joinpath(name).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError) as error:
+            warnings = (*warnings, f"{folder / name}: {error}; the file is ignored")
+            continue
+        if name == "pyproject.toml" and "hiera" not in text:
+            continue
+        import tomllib  # Most projects have no settings of ours, and the editor waits.
+
+        try:
+            table: Any = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
             warnings = (*warnings, f"{folder / name}: {error}; the file is ignored")
             continue
         for part in path:

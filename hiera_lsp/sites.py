@@ -6,14 +6,15 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from contracts.cuda_adaptor import contract_arguments
-from contracts.cuda_pragmas import Pragmas, pragma_template, read_pragmas
-from contracts.cuda_sites import CudaFile, CudaFunction, Launch, Span, parse_cuda
 from contracts.errors import InputError
-from contracts.python_sites import read_sites
+from contracts.spans import Span
 from hiera_lsp.documents import CUDA_SUFFIXES, Document, plain, split_lines
+
+if TYPE_CHECKING:  # Loaded with the first document of its kind: the editor waits for the server to start.
+    from contracts.cuda_pragmas import Pragmas
+    from contracts.cuda_sites import CudaFile, CudaFunction, Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,8 @@ def find(uri: str, text: str) -> tuple[EditorSite, ...]:
 
 def find_python(text: str) -> Found:
     """Sites of Python text."""
+    from contracts.python_sites import read_sites
+
     sites, error = read_sites(text)
     found = tuple(
         EditorSite(
@@ -103,6 +106,9 @@ def find_python(text: str) -> Found:
 
 def find_cuda(uri: str, text: str) -> Found:
     """Sites of CUDA text; all of them share the hash of the whole text, because a candidate is a whole text."""
+    from contracts.cuda_pragmas import Pragmas, pragma_template, read_pragmas
+    from contracts.cuda_sites import parse_cuda
+
     found = parse_cuda(text)
     digest = text_hash(text)
     try:
@@ -175,6 +181,8 @@ def _inputs_stub(kind: str) -> str:
 
 
 def _missing(function: CudaFunction, pragmas: Pragmas, found: CudaFile) -> str:
+    from contracts.cuda_adaptor import contract_arguments
+
     if pragmas.entry not in (None, function.name):
         return f"the file's `// hiera: entry` line names {pragmas.entry}"
     try:

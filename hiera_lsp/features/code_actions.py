@@ -11,7 +11,6 @@ from pygls import uris
 from pygls.exceptions import JsonRpcInvalidParams
 
 from contracts.errors import HieraError
-from engine.example_inputs import configured_script, project_root
 from hiera_lsp.documents import Document
 from hiera_lsp.features import edits, use_kernel
 from hiera_lsp.jobs import Site
@@ -158,6 +157,8 @@ def _why_not(session: Session, document: Document, site: EditorSite, found: Foun
 
 def _has_configured_inputs(document: Document, site: EditorSite) -> bool:
     """True where the project's settings name a script for the site's example inputs."""
+    from engine.example_inputs import configured_script, project_root
+
     path = Path(uris.to_fs_path(document.uri) or "")
     try:
         return configured_script(path, site.symbol, project_root(path)) is not None

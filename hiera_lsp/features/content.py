@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote, urlsplit
 
-from contracts.cuda_adaptor import without_adaptor
 from contracts.errors import InputError
-from engine.store import Store
 from hiera_lsp.protocol import CANDIDATE_SCHEME
 from hiera_lsp.results import Result
 
@@ -22,6 +20,9 @@ def candidate_content(uri: str) -> str:
     Raises:
         InputError: There is no such run or candidate any more.
     """
+    from contracts.cuda_adaptor import without_adaptor
+    from engine.store import Store
+
     parts = [unquote(part) for part in urlsplit(uri).path.strip("/").split("/")]
     if len(parts) == 3 and all(part.replace("-", "").replace("_", "").isalnum() for part in parts[:2]):
         path = Store().root / "runs" / parts[0] / "sources" / f"{parts[1]}.cu"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
 from lsprotocol import types
 from pygls import uris
 
-from contracts.cuda_adaptor import without_adaptor
 from contracts.errors import InputError
 from hiera_lsp import positions
 from hiera_lsp.documents import BOM, Document, newline_of, plain, split_lines
@@ -28,6 +26,8 @@ def candidate_text(result: Result, candidate: str | None = None) -> str:
     Raises:
         InputError: The stored source is gone.
     """
+    from contracts.cuda_adaptor import without_adaptor
+
     wanted = candidate or result.chosen
     found = next((c for c in result.summary.candidates if c.id == wanted), None)
     try:
@@ -156,6 +156,8 @@ def text_edit(client: Client, document: Document, new_text: str, label: str) -> 
 
 def line_edits(document: Document, new_text: str) -> list[types.TextEdit]:
     """Edits that turn the document's text into `new_text`, line by line."""
+    import difflib
+
     old, new = document.lines, split_lines(new_text)
     codec = document.position_codec
     # What both ends share is cut off first: comparing thousands of equal lines takes seconds.

@@ -10,10 +10,7 @@ from typing import Any
 from lsprotocol import types
 from pygls import uris
 
-from contracts import codec
-from contracts.contract import Contract
 from contracts.errors import InputError
-from contracts.guarded import ascii_name, guarded_kernel
 from hiera_lsp.documents import Document, newline_of
 from hiera_lsp.features import edits
 from hiera_lsp.results import Result
@@ -62,6 +59,10 @@ def kernel_text(document: Document, result: Result) -> str:
     Raises:
         InputError: The run's contract is gone, or there is no guard for it.
     """
+    from contracts import codec
+    from contracts.contract import Contract
+    from contracts.guarded import guarded_kernel
+
     folder = Path(result.summary.folder) / "contract"
     try:
         contract = codec.from_data(json.loads((folder / "contract.json").read_text(encoding="utf-8")), Contract)
@@ -77,6 +78,8 @@ def kernel_text(document: Document, result: Result) -> str:
 
 def used_text(document: Document, site: EditorSite, folder: Path, result: Result) -> str:
     """The document's text with the import and the decorator."""
+    from contracts.guarded import ascii_name
+
     module = _import_of(document, folder)
     alias = f"accelerate_{ascii_name(result.summary.name)}"
     newline = newline_of(document.source)

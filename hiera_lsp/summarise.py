@@ -1,0 +1,102 @@
+"""From a run's whole record to the small picture that the editor shows. Used by jobs, not by the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine import report
+from engine.records import Evaluation
+from engine.report import usage_words
+from engine.trajectory import Trajectory
+from hiera_lsp.summary import CandidateSummary, HotLineSummary, Summary
+
+
+def summarise(trajectory: Trajectory, folder: Path) -> Summary:
+    """Take from a trajectory what the editor shows."""
+    workload, best = trajectory.workload, trajectory.best
+    evaluation = trajectory.evaluations.get(best.id) if best else None
+    bound, evidence, how = _bottleneck(trajectory, evaluation)
+    round_of_best = best.round if best else 0
+    plan = next((p for p in trajectory.plans if p.round == round_of_best), next(iter(trajectory.plans[-1:]), None))
+    verification = evaluation.verification if evaluation else None
+    counters = evaluation.counters if evaluation else None
+    return Summary(
+        run=trajectory.run,
+        folder=str(folder),
+        name=trajectory.contract.name if trajectory.contract else "",
+        entry=trajectory.contract.entry if trajectory.contract else "",
+        measured=trajectory.measured,
+        device=trajectory.device.name if trajectory.device else "",
+        stop_reason=trajectory.stopped.reason if trajectory.stopped else "",
+        wall_s=trajectory.wall_s,
+        bound=bound,
+        evidence=evidence,
+        evidence_how=how,
+        intensity=workload.intensity if workload else None,
+        floor_us=workload.floor_us if workload else None,
+        roof_us=workload.roof_us if workload else None,
+        eager_us=trajectory.baseline.eager_us,
+        compile_us=trajectory.baseline.compile_us,
+        space=best.space if best else plan.space if plan else "",
+        space_reason=plan.space_reason if plan else "",
+        direction=(best.direction if best else "") or (plan.direction if plan else ""),
+        direction_reason=plan.reason if plan else "",
+        scores={code: (score.value, score.reason) for code, score in plan.scores.items()} if plan else None,
+        candidates=tuple(_candidate(trajectory, folder, i) for i in range(len(trajectory.candidates))),
+        best=best.id if best else None,
+        checks={check.name: check.status for check in verification.checks} if verification else None,
+        where=verification.where if verification else "",
+        isolation=verification.isolation if verification else "",
+        hot_lines=tuple(
+            HotLineSummary(line=hot.line, share=hot.share, stall=hot.stall)
+            for hot in (counters.lines if counters else ())
+        ),
+        notes=tuple(dict.fromkeys(trajectory.notes)),
+        tokens=trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens,
+        model=usage_words(trajectory.usage),
+        sm=trajectory.device.sm if trajectory.device else "",
+        complete=trajectory.stopped is not None and trajectory.stopped.complete,
+        profiled=counters.status if counters and counters.status != "measured" else "",
+    )
+
+
+def _bottleneck(trajectory: Trajectory, best: Evaluation | None) -> tuple[str, tuple[str, ...], str]:
+    """Bound, evidence and where it comes from: counters of the best, else of any candidate, else the workload."""
+    order = [best] if best else []
+    order += [e for e in trajectory.evaluations.values() if e is not best]
+    for evaluation in order:
+        if evaluation is not None and evaluation.counters is not None and evaluation.counters.bound is not None:
+            return evaluation.counters.bound, evaluation.counters.evidence[:3], "measured"
+    workload = trajectory.workload
+    if workload is None:
+        return "", (), "not available"
+    reasons = [e.counters.status for e in order if e is not None and e.counters is not None]
+    evidence = (
+        f"{workload.bytes / 1e6:.4g} MB must move, {workload.flops / 1e9:.4g} GFLOP must be done",
+        f"{workload.intensity:.3g} FLOP a byte",
+    )
+    return workload.bound, evidence, f"estimated ({reasons[0]})" if reasons else "estimated"
+
+
+def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSummary:
+    candidate = trajectory.candidates[index]
+    evaluation = trajectory.evaluations.get(candidate.id)
+    timing = evaluation.timing if evaluation else None
+    failure = evaluation.failure if evaluation else None
+    return CandidateSummary(
+        id=candidate.id,
+        round=candidate.round,
+        author=candidate.author,
+        title=candidate.title,
+        space=candidate.space,
+        direction=candidate.direction,
+        state=report.state(trajectory, evaluation),
+        source=str(folder / "sources" / f"{candidate.id}.cu"),
+        accepted=trajectory.accepted(candidate.id),
+        rejected=failure.reason if failure else "",
+        median_us=timing.median_us if timing else None,
+        speedup=timing.speedup if timing else None,
+        ci95=timing.ci95 if timing else None,
+        speedup_vs_compile=timing.speedup_vs_compile if timing else None,
+        confirmed=evaluation.confirmed if evaluation else None,
+    )
