@@ -168,3 +168,12 @@ def test_attention_without_aten(lab):
     program = lab.check(attention, [torch.randn(2, 2, 7, 8) for _ in range(3)], space="cuda")
 
     assert program.torch_calls == ()
+
+
+@pytest.mark.parametrize("join", [torch.stack, torch.cat], ids=["stack", "cat"])
+def test_more_tensors_than_one_kernel_takes_are_joined_in_steps(lab, join):
+    def steps(x):
+        return join([x[i] * (i + 1) for i in range(130)], 1)
+
+    program = lab.check(steps, [torch.randn(130, 3, 2)], space="cuda")
+    assert not program.torch_calls

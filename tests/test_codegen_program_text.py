@@ -1,5 +1,7 @@
 """What sources say: calls as people write them, no more work than the graph needs, refusals by name."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -164,6 +166,8 @@ def test_kernels_that_differ_only_in_names_are_written_once():
     assert repeated.source.count("__global__") == 1
     assert repeated.source.count("<<<") == len(repeated.kernels) == 3
     assert program.source.count("__global__") == 2, "these read memory in different orders"
+    own = program_of(blocks, [torch.randn(16, 16)], space="cuda")[0]
+    assert len(re.findall(r"^struct \w+_product", own.source, re.MULTILINE)) == 1
 
 
 def test_a_long_host_function_is_not_optimised():

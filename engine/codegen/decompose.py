@@ -1,4 +1,4 @@
-"""Composite operators as simpler ones, for spaces without ATen: attention becomes products and a softmax."""
+"""Operators as simpler ones, for spaces without ATen: attention as products and a softmax, wide joins in steps."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import math
 from contracts.graph import Arg, Const, Graph, Node, Ref
 from contracts.tensors import TensorSpec
 
+_JOINS = frozenset({"cat", "concat", "concatenate", "stack"})
+_JOINED_AT_ONCE = 48  # Pointers that one kernel takes comfortably.
+
 
 def decompose(graph: Graph) -> Graph:
-    """The graph with attention written out."""
+    """The graph with attention and wide joins written out."""
     builder = _Builder(graph)
     for node in graph.nodes:
         if node.op == "aten.scaled_dot_product_attention.default" and not node.args["dropout_p"]:
             _attention(builder, node)
+        elif node.base in _JOINS and len(_items(node)) > _JOINED_AT_ONCE:
+            _join(builder, node)
         else:
             builder.nodes.append(node)
     return dataclasses.replace(graph, nodes=tuple(builder.nodes), values=builder.values)
@@ -78,6 +83,32 @@ def _attention(builder: _Builder, node: Node) -> None:
         "self": Ref(score), "dim": len(square.shape) - 1, "dtype": None}, square)
     builder.add(
         node, "attended", "aten.matmul.default", {"self": Ref(weights), "other": Ref(v)}, values[node.out], node.out)
+
+
+def _items(node: Node) -> tuple[Arg, ...]:
+    items = node.args.get("tensors")
+    return items if isinstance(items, tuple) and all(isinstance(item, Ref) for item in items) else ()
+
+
+def _join(builder: _Builder, node: Node) -> None:
+    """Groups of tensors joined first, then the groups."""
+    whole = builder.values[node.out]
+    dim = node.args.get("dim", 0)
+    dim = (dim if isinstance(dim, int) else 0) % len(whole.shape)
+    items: list[str] = [_name(item) for item in _items(node)]
+    op, level = node.op, 0
+    while len(items) > _JOINED_AT_ONCE:
+        groups = [items[at : at + _JOINED_AT_ONCE] for at in range(0, len(items), _JOINED_AT_ONCE)]
+        stacks = op.split(".")[1] == "stack"
+        items = []
+        for position, group in enumerate(groups):
+            size = len(group) if stacks else sum(builder.values[name].shape[dim] for name in group)
+            shape = (*whole.shape[:dim], size, *whole.shape[dim + 1 :])
+            items.append(builder.add(
+                node, f"part_{level}_{position}", op, {"tensors": tuple(Ref(name) for name in group), "dim": dim},
+                TensorSpec.contiguous(whole.dtype, shape)))
+        op, level = "aten.cat.default", level + 1
+    builder.add(node, "joined", op, {"tensors": tuple(Ref(name) for name in items), "dim": dim}, whole, node.out)
 
 
 def _repeated(builder: _Builder, node: Node, name: str, heads: int, suffix: str) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from engine.codegen.products import ExternCode
 from engine.codegen.regions import KernelText
 
 _COMMENT = re.compile(r"//[^\n]*")
+_STRUCT = re.compile(r"^struct (\w+)", re.MULTILINE)
 # A name after a dot or an arrow is a member, not a variable.
 _NAME = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
@@ -35,6 +38,22 @@ def launched_as(lines: Sequence[str], replaced: dict[str, str]) -> list[str]:
         name, launch, rest = line.partition("<<<")
         found.append(f"{replaced[name]}{launch}{rest}" if launch and name in replaced else line)
     return found
+
+
+def shared_product(code: ExternCode, known: SameKernels) -> ExternCode:
+    """The code of a call, with the description of its product left out where an earlier one is equal."""
+    struct = _STRUCT.search(code.device_code)
+    if struct is None:
+        return code
+    name = struct[1]
+    first = known.replaced([KernelText(name=name, text=code.device_code)]).get(name)
+    if first is None:
+        return code
+    used = re.compile(rf"(?<=<){name}(?=>)|\b{name}(?=::)")
+    return replace(
+        code, device_code="", host_code=[used.sub(first, line) for line in code.host_code],
+        kernels=[used.sub(first, kernel) for kernel in code.kernels],
+    )
 
 
 def _shape(kernel: KernelText) -> str:

@@ -18,7 +18,7 @@ from engine.codegen.layout import Formats, with_channels_last
 from engine.codegen.prepare import prepare, program_tunables
 from engine.codegen.prims import NotFusibleError
 from engine.codegen.regions import Region, extern_nodes
-from engine.codegen.same_kernels import SameKernels, launched_as
+from engine.codegen.same_kernels import SameKernels, launched_as, shared_product
 from engine.codegen.simplify import simplify
 from engine.codegen.text import wrapped
 from engine.codegen.updates import Counters, find_counters, update_lines
@@ -204,7 +204,7 @@ class _VariantWriter:
         made = [name for name in node.outputs if name is not None]
         if self.externs.is_own(node):
             self._pin_output_layouts(made)
-        code = self.externs.write(node)
+        code = shared_product(self.externs.write(node), self.same_kernels)
         self.lines += code.host_code
         if code.device_code:
             self.device_code.append(code.device_code)
