@@ -197,6 +197,21 @@ async def test_a_wait_longer_than_the_deadline_is_not_waited(tmp_path):
         assert time.perf_counter() - begun < 3
 
 
+@pytest.mark.parametrize(("header", "low", "high"), [("2", 2, 2), ("0.5", 0.5, 0.5), ("soon", None, None), ("-1", None, None),
+                                                     ("DATE", 25, 31), ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0)])
+def test_retry_after_is_read_in_every_form(header, low, high):
+    from datetime import UTC, datetime, timedelta
+    from email.utils import format_datetime
+    from types import SimpleNamespace
+
+    from engine.llm.failures import retry_after
+
+    if header == "DATE":
+        header = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
+    found = retry_after(SimpleNamespace(response=SimpleNamespace(headers={"retry-after": header})))
+    assert found is None if low is None else low <= found <= high
+
+
 async def test_concurrency_complaints_narrow_the_gate(tmp_path):
     fault = ("status", 429, "too many concurrent requests", {"Retry-After": "0.01"})
     async with provider("vllm", lambda body: GOOD, faults=[fault] * 3 + ["slow"] * 9) as server:

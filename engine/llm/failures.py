@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import openai
@@ -137,7 +139,12 @@ def retry_after(error: openai.APIStatusError) -> float | None:
             continue
         if 0 <= wait_s < float("inf"):
             return wait_s
-    return None
+    try:
+        until = parsedate_to_datetime(headers.get("retry-after", ""))
+    except (TypeError, ValueError):
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
 def said_by(error: openai.APIStatusError, endpoint: Endpoint) -> str:
