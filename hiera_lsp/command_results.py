@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
+from pygls.exceptions import JsonRpcException
 
 from contracts.errors import ConfigError, InputError
 from hiera_lsp import texts
@@ -149,11 +150,13 @@ class ResultCommands:
     async def _apply(self, argument: Any, edit: types.WorkspaceEdit, what: str, result: Result) -> dict[str, Any]:
         if not self._session.client.apply_edit:
             raise ConfigError("this editor cannot apply edits of a server", hint="use the code action instead")
-        params = types.ApplyWorkspaceEditParams(
-            edit=edit, label=f"HIERA: {what} kernel {result.chosen}",
-            metadata=types.WorkspaceEditMetadata(is_refactoring=True),
-        )
-        answer = await self._server.workspace_apply_edit_async(params)
+        params = types.ApplyWorkspaceEditParams(edit=edit, label=f"HIERA: {what} kernel {result.chosen}")
+        if self._session.client.edit_metadata:  # eglot refuses a whole edit for a field that it does not know.
+            params.metadata = types.WorkspaceEditMetadata(is_refactoring=True)
+        try:
+            answer = await self._server.workspace_apply_edit_async(params)
+        except JsonRpcException as error:
+            answer = types.ApplyWorkspaceEditResult(applied=False, failure_reason=error.message)
         if answer.applied:
             self.accepted(argument)
         else:

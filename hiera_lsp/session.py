@@ -32,6 +32,7 @@ class Client:
     annotations: bool = False
     create_files: bool = False
     versioned_edits: bool = False
+    edit_metadata: bool = False
     progress: bool = False
     apply_edit: bool = False
     related_information: bool = False
@@ -67,6 +68,7 @@ class Client:
             create_files=bool(edit and types.ResourceOperationKind.Create in (edit.resource_operations or ())),
             # Who can create files can only be told so by document changes, also where it does not say so (Neovim).
             versioned_edits=bool(edit and (edit.document_changes or edit.resource_operations)),
+            edit_metadata=bool(edit and edit.metadata_support),
             progress=bool(window and window.work_done_progress),
             apply_edit=bool(workspace and workspace.apply_edit),
             related_information=bool(publish and publish.related_information),

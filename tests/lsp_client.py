@@ -15,7 +15,7 @@ FULL: dict[str, Any] = {
     "workspace": {
         "applyEdit": True, "configuration": True,
         "workspaceEdit": {"documentChanges": True, "resourceOperations": ["create", "rename", "delete"],
-                          "changeAnnotationSupport": {}},
+                          "changeAnnotationSupport": {}, "metadataSupport": True},
         "codeLens": {"refreshSupport": True},
     },
     "textDocument": {
@@ -49,7 +49,7 @@ class Client:
         self.versions: dict[str, int] = {}
         self.created: dict[str, str] = {}
         self.before: dict[str, str] = {}
-        self.refuse_edits = self.echo_late = False
+        self.refuse_edits = self.echo_late = self.metadata = False
         self.answers: dict[str, Any] = {}
         self.silent: set[str] = set()
         self.encoding = "utf-16"
@@ -81,6 +81,8 @@ class Client:
             "capabilities": FULL if capabilities is None else capabilities,
             "initializationOptions": options if options is not None else {"settings": self.settings},
         })
+        given = (FULL if capabilities is None else capabilities).get("workspace", {}).get("workspaceEdit", {})
+        self.metadata = given.get("metadataSupport", False)
         self.encoding = reply["capabilities"].get("positionEncoding", "utf-16")
         self.notify("initialized", {})
         return reply
@@ -182,6 +184,8 @@ class Client:
                 answer = self.answers[message["method"]]
             elif message["method"] == "workspace/applyEdit":
                 answer = {"applied": not self.refuse_edits}
+                supported = {"edit", "label", *(("metadata",) if self.metadata else ())}
+                assert set(message["params"]) <= supported, "the edit has a field that the client does not know"
                 if not self.refuse_edits:
                     echo = self.apply(message["params"]["edit"])
                     if self.echo_late:
