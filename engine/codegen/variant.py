@@ -195,6 +195,8 @@ class _VariantWriter:
         same = self.same_kernels.replaced(code.kernels)
         self.device_code += [f"{kernel.text}\n" for kernel in code.kernels if kernel.name not in same]
         self.lines += launched_as(code.host_code, same)
+        if code.host_code:
+            self.lines.append("C10_CUDA_KERNEL_LAUNCH_CHECK();")
         self.result.helpers |= code.helpers
         self.result.tunables += code.tunables
         self.result.kernels += [same.get(kernel.name, kernel.name) for kernel in code.kernels]
