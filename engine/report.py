@@ -11,7 +11,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from engine.records import Device, Evaluation
+from engine.records import Candidate, Device, Evaluation
 from engine.trajectory import Trajectory, Usage
 
 SCHEMA = 1
@@ -183,7 +183,8 @@ def _plan_lines(trajectory: Trajectory) -> list[str]:
     lines = []
     for plan, strategy in zip(trajectory.plans, [*trajectory.strategies, None], strict=False):
         scores = " ".join(f"{code}={score.value:g}" for code, score in plan.scores.items())
-        lines.append(f"round {plan.round}: space {plan.space}: {plan.space_reason}")
+        by = f" (planned by {plan.author})" if plan.author != "expert" else ""
+        lines.append(f"round {plan.round}{by}: space {plan.space}: {plan.space_reason}")
         lines.append(f"  direction {plan.direction or 'none'} ({scores or 'no scores'}): {plan.reason}")
         lines += [f"  learnt elsewhere: {sentence}" for sentence in plan.transfer]
         if strategy is not None:
@@ -196,12 +197,19 @@ def _candidate_lines(trajectory: Trajectory) -> list[str]:
     for candidate in trajectory.candidates:
         evaluation = trajectory.evaluations.get(candidate.id)
         time, speedup = times(evaluation)
-        what = candidate.title
+        what = titled(candidate)
         if evaluation and evaluation.failure:
             what = f"{what}: {evaluation.failure.reason}" if what else evaluation.failure.reason
         lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':4}"
                      f"{state(trajectory, evaluation):12}{time:>12}  {speedup:24}{what}"[:200])
     return lines
+
+
+def titled(candidate: Candidate) -> str:
+    """A candidate's title, with its author where that is not the built-in expert."""
+    if candidate.author in ("expert", "user"):
+        return candidate.title
+    return f"{candidate.author}: {candidate.title}"
 
 
 def state(trajectory: Trajectory, evaluation: Evaluation | None) -> str:

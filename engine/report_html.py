@@ -65,7 +65,7 @@ def _candidate(trajectory: Trajectory, candidate: Candidate, evaluation: Evaluat
     failure = evaluation.failure if evaluation else None
     time, speedup = report.times(evaluation)
     state = report.state(trajectory, evaluation)
-    said = f"{candidate.title}: {failure.reason}" if failure else candidate.title
+    said = f"{report.titled(candidate)}: {failure.reason}" if failure else report.titled(candidate)
     cells = [candidate.id, str(candidate.round), candidate.space, candidate.direction or "-"]
     return ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells)
             + f"<td class={'good' if good else 'bad'}>{escape(state)}</td>"

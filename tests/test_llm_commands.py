@@ -115,6 +115,8 @@ def test_a_whole_job_by_command_shows_model_usage_and_no_key(server, monkeypatch
     shown = capsys.readouterr()
     assert "the kernel's source goes to test-model at http://127.0.0.1" in shown.err
     assert f"model test-model at {server.base_url}: {server.requests} requests" in shown.out
+    assert "(planned by test-model): space cuda" in shown.out
+    assert "test-model: idea" in shown.out
     document = json.loads((tmp_path / "r.json").read_text())
     assert document["llm"]["requests"] == server.requests
     assert document["llm"]["prompt_tokens"] > 0

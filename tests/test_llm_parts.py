@@ -76,6 +76,13 @@ def test_keys_are_taken_out_of_messages(text):
     assert not any(part in shown for part in ("abcdef", "AIza", "own-key"))
 
 
+def test_what_models_and_endpoints_write_cannot_steer_a_terminal():
+    assert redact("bad\x1b[2Jnews\nmore\r\x07") == "bad [2Jnews more"
+    plan = {**PLAN, "space_reason": "fast\x1b]0;owned\x07 enough"}
+    assert "\x1b" not in parsing.read_plan(plan, SPACES, CODES).space_reason
+    assert "\x1b" not in parsing.read_source(f"title: a\x1b[31mb\n```cuda\n{SOURCE}\n```", "f_forward")[0]
+
+
 def test_settings_files_name_the_model(tmp_path):
     (tmp_path / "hiera.toml").write_text('agent = "llm"\n[llm]\nmodel = "a"\nmaxTokens = 900\ntemperature = 0\n'
                                          'seeds = false\nprices = "p.toml"\n[budget]\ndollars = 0.5\n')

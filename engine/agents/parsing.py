@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.llm.jsontext import json_values, without_thoughts
+from engine.llm.redact import plain as plain_line
 from engine.llm.structured import WrongShapeError, mapping, number, object_schema, sentence, sentences
 from engine.records import Score
 
@@ -131,7 +132,7 @@ def without_comments(source: str) -> str:
 
 def _title(head: str) -> str:
     title = _TITLE.search(head)
-    return " ".join(title[1].split()).strip(" *`\"'")[:80] if title else ""
+    return plain_line(title[1]).strip(" *`\"'")[:80] if title else ""
 
 
 def _edited(base: str, edits: Sequence[tuple[str, str]]) -> str:

@@ -82,7 +82,7 @@ class Progress:
     def _judged(self, event: Event, trajectory: Trajectory) -> str:
         evaluation = event.value
         candidate = trajectory.candidate(evaluation.candidate_id)
-        what = f"{candidate.space} {candidate.title}".strip() if candidate else ""
+        what = f"{candidate.space} {report.titled(candidate)}".strip() if candidate else ""
         if evaluation.failure is not None:
             said = f"rejected: {evaluation.failure.reason}"
         elif evaluation.timing is not None:

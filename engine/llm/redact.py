@@ -10,7 +10,7 @@ _LIKE_KEYS = re.compile(
 
 
 def redact(text: str, key: str = "") -> str:
-    """`text` without `key` and without anything that looks like one.
+    """`text` on one line, without `key` and without anything that looks like one.
 
     Args:
         text: What is to be shown.
@@ -18,7 +18,12 @@ def redact(text: str, key: str = "") -> str:
     """
     if len(key) >= 4:
         text = text.replace(key, SHOWN)
-    return _LIKE_KEYS.sub(SHOWN, text)
+    return plain(_LIKE_KEYS.sub(SHOWN, text))
+
+
+def plain(text: str) -> str:
+    """One line without control characters: what a model or an endpoint wrote may reach a terminal."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def without_key(text: str, key: str) -> str:

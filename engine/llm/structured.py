@@ -11,6 +11,7 @@ from engine.llm.capability import LADDER
 from engine.llm.client import Client, Question, longer
 from engine.llm.errors import ModelError
 from engine.llm.jsontext import json_values
+from engine.llm.redact import plain
 
 T = TypeVar("T")
 SHOWN = 4000
@@ -110,7 +111,7 @@ def sentence(value: Any, what: str, *, longest: int = 600) -> str:
     """
     if not isinstance(value, str) or not value.strip():
         raise WrongShapeError(f"{what} must be a text that is not empty")
-    return " ".join(value.split())[:longest]
+    return plain(value)[:longest]
 
 
 def sentences(value: Any, what: str, *, most: int = 8, least: int = 0) -> tuple[str, ...]:
