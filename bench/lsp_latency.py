@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import statistics
 import sys
 import tempfile
@@ -68,7 +69,7 @@ def commands() -> dict[str, list[str]]:
 async def begin(command: list[str], cache: Path) -> Client:
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "HIERA_CACHE": str(cache)}, limit=64 << 20)
+        stderr=asyncio.subprocess.DEVNULL, env={**os.environ, "HIERA_CACHE": str(cache), "FAKE_CLOCK": "1"}, limit=64 << 20)
     return Client(process, {})
 
 
@@ -106,6 +107,18 @@ async def typing(name: str, command: list[str], folder: Path, lines: int, second
     uri = client.open(path)
     text = path.read_text()
     slow = text[: text.index("class Slow")].count("\n")
+    lags: list[float] = []
+    take = client._take
+
+    def timed(message: dict[str, Any]) -> None:
+        take(message)
+        if message.get("method") == "textDocument/publishDiagnostics":
+            for diagnostic in message["params"]["diagnostics"]:
+                told = re.search(r"told at ([\d.]+)", diagnostic["message"])
+                if told:
+                    lags.append(1000 * (time.time() - float(told[1])))
+
+    client._take = timed
     if name == "hiera":
         await client.command("hiera.optimize", uri=uri, symbol="Slow")
         await client.wait_for(lambda: client.progress("report"))
@@ -132,6 +145,8 @@ async def typing(name: str, command: list[str], folder: Path, lines: int, second
         maps = Path(f"/proc/{client.process.pid}/maps").read_text()
         found["torch_loaded"] = "libtorch" in maps
         found["reports"] = len(client.progress("report"))
+        # From the moment that the job knows it to the moment that the editor has it.
+        found["diagnostics_after_a_stage"] = spread(lags)
     await client.kill()
     return found
 

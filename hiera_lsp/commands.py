@@ -159,6 +159,8 @@ class Commands:
 
     def _on_progress(self, running: RunningJob, kind: str) -> None:
         self._progress[running.id].report()
+        if kind in ("workload", "evaluation", "plan"):
+            self._publisher.publish(running.site.uri)
         if kind == "evaluation" and running.what == "optimize" and running.summary is not None:
             self._session.results.keep_part(running.site, running.text_hash, running.summary)
 

@@ -14,7 +14,7 @@ from pygls import uris
 
 from contracts.errors import ConfigError
 from hiera_lsp.jobs import Jobs, Site
-from hiera_lsp.results import Result, Results, Standing
+from hiera_lsp.results import Result, Results, Standing, made
 from hiera_lsp.settings import Settings
 from hiera_lsp.sites import EditorSite, SiteFinder
 
@@ -172,6 +172,14 @@ class Session:
         """The site's result unless the user discarded it."""
         result = self.results.at(Site(uri, symbol))
         return None if result is None or result.state == "discarded" else result
+
+
+    def interim_result(self, uri: str, symbol: str) -> Result | None:
+        """What the site's job at work has found so far, when there is no finished result to show instead."""
+        running = self.jobs.at(Site(uri, symbol))
+        if running is None or running.summary is None or self.live_result(uri, symbol) is not None:
+            return None
+        return made(running.site, running.text_hash, running.summary)
 
 
 def results_folder() -> Path:

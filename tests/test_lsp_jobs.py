@@ -59,7 +59,7 @@ async def test_the_whole_story(start) -> None:
     answer = await client.request("workspace/executeCommand", {
         "command": action["command"]["command"], "arguments": action["command"]["arguments"]})
     await client.wait_for(ended(client))
-    await client.wait_for(lambda: client.diagnostics.get(uri))
+    await client.wait_for(lambda: client.diagnostics.get(uri) and "still" not in client.diagnostics[uri][0]["message"])
 
     (begin,), (end,) = client.progress("begin"), client.progress("end")
     assert answer == {"jobId": "hiera-job-1"}
@@ -81,6 +81,31 @@ async def test_the_whole_story(start) -> None:
     await client.wait_for(lambda: client.diagnostics.get(uri) == [])
     assert (await client.command("hiera.result", uri=uri, symbol="Block"))["standing"] == "accepted"
     assert path.read_text() == client.texts[uri]
+
+
+async def test_each_stage_shows_at_once(start) -> None:
+    client, uri, _ = await start("SlowA", env={"FAKE_CLOCK": "1"})
+    lags = []
+    take = client._take
+
+    def timed(message: dict[str, Any]) -> None:
+        take(message)
+        if message.get("method") == "textDocument/publishDiagnostics":
+            lags.extend(time.time() - float(diagnostic["message"].split("told at ")[1].split()[0])
+                        for diagnostic in message["params"]["diagnostics"])
+
+    client._take = timed
+    await client.command("hiera.optimize", uri=uri, symbol="SlowA")
+    await client.wait_for(lambda: len(lags) > 10)
+    assert sorted(lags)[len(lags) // 2] < 0.1
+    assert "(still searching)" in client.diagnostics[uri][0]["message"]
+    hover = await client.request("textDocument/hover", {
+        "textDocument": {"uri": uri}, "position": {"line": LINES[0], "character": 8}})
+    assert hover["contents"]["value"].startswith("HIERA is working: round 1/1")
+    assert "over eager" in hover["contents"]["value"]
+    await client.command("hiera.cancel")
+    await client.wait_for(ended(client))
+    assert "(still searching)" not in client.diagnostics[uri][0]["message"]
 
 
 async def test_several_sites_at_once_and_one_job_a_site(start) -> None:
@@ -141,6 +166,7 @@ async def test_editing_while_it_runs_makes_the_result_stale_and_keeps_it(start) 
     client.change(uri, client.texts[uri].replace("torch.relu(x)", "torch.relu(x) + 1"))
     await client.command("hiera.cancel")
     await client.wait_for(ended(client))
+    await client.wait_for(lambda: client.diagnostics.get(uri, []) == [])
 
     titles = {a["title"]: a for a in await client.actions(uri, LINES[0])}
     assert "Re-verify kernel" in titles

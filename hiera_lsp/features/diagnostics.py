@@ -27,6 +27,9 @@ def diagnostics(session: Session, document: Document) -> list[types.Diagnostic]:
     for site in sites:
         result = session.live_result(document.uri, site.symbol)
         if result is None:
+            interim = session.interim_result(document.uri, site.symbol)
+            if interim is not None and session.standing(interim, sites) == "offered":
+                found.append(_bottleneck(session, document, site, interim, "still searching"))
             continue
         standing = session.standing(result, sites)
         if standing == "offered":
@@ -69,10 +72,13 @@ def documentation(code: str) -> str | None:
     return f"{uri}#{code.replace('.', '')}" if uri else None
 
 
-def _bottleneck(session: Session, document: Document, site: EditorSite, result: Result) -> types.Diagnostic:
+def _bottleneck(
+    session: Session, document: Document, site: EditorSite, result: Result, note: str = ""
+) -> types.Diagnostic:
     place = positions.to_range(site.name_span, document.lines, document.position_codec)
     data = {"run": result.summary.run, "symbol": site.symbol}
-    found = _made(session, place, texts.diagnostic_message(result), texts.diagnostic_code(result.summary), data)
+    message = texts.diagnostic_message(result) + (f" ({note})" if note else "")
+    found = _made(session, place, message, texts.diagnostic_code(result.summary), data)
     candidate = result.candidate
     if session.client.related_information and candidate is not None and Path(candidate.source).exists():
         start = types.Position(0, 0)

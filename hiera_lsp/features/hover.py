@@ -19,7 +19,7 @@ def hover(session: Session, document: Document, params: types.HoverParams) -> ty
     if site is None:
         return None
     running = session.jobs.at(Site(document.uri, site.symbol))
-    result = session.live_result(document.uri, site.symbol)
+    result = session.live_result(document.uri, site.symbol) or session.interim_result(document.uri, site.symbol)
     if result is not None:
         body = texts.hover(result, standing=session.standing(result, found.sites), markdown=session.client.markdown)
     elif running is None:

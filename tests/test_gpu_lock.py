@@ -1,0 +1,30 @@
+"""The lock of a GPU: who waits for it is known, and a killed holder frees it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from engine.evaluate import gpu_lock
+
+
+async def test_waiting_is_told_while_another_holds_the_gpu(tmp_path: Path) -> None:
+    held, told = asyncio.Event(), []
+
+    async def hold() -> None:
+        async with gpu_lock.exclusive(0, folder=tmp_path):
+            held.set()
+            await asyncio.sleep(0.3)
+
+    async def want() -> None:
+        await held.wait()
+        async with gpu_lock.exclusive(0, folder=tmp_path):
+            told.append(gpu_lock.waiting_for())
+
+    async def look() -> None:
+        await held.wait()
+        await asyncio.sleep(0.15)
+        told.append(gpu_lock.waiting_for())
+
+    await asyncio.gather(hold(), want(), look())
+    assert told == [(0,), ()]
