@@ -108,7 +108,7 @@ async def typing(name: str, command: list[str], folder: Path, lines: int, second
     text = path.read_text()
     slow = text[: text.index("class Slow")].count("\n")
     lags: list[float] = []
-    take = client._take
+    take = client._take  # noqa: SLF001 - our own test client.
 
     def timed(message: dict[str, Any]) -> None:
         take(message)
@@ -118,7 +118,7 @@ async def typing(name: str, command: list[str], folder: Path, lines: int, second
                 if told:
                     lags.append(1000 * (time.time() - float(told[1])))
 
-    client._take = timed
+    client._take = timed  # noqa: SLF001
     if name == "hiera":
         await client.command("hiera.optimize", uri=uri, symbol="Slow")
         await client.wait_for(lambda: client.progress("report"))

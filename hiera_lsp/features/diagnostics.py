@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 from lsprotocol import types
@@ -18,6 +17,7 @@ from hiera_lsp.sites import EditorSite
 HOT_SHARE = 0.1
 HOT_LINES = 5
 SOURCE = "hiera"
+PAGE = Path(__file__).resolve().parent.parent / "diagnostics.md"
 
 
 def diagnostics(session: Session, document: Document) -> list[types.Diagnostic]:
@@ -67,8 +67,7 @@ def problem(session: Session, document: Document, site: EditorSite | None, end: 
 
 def documentation(code: str) -> str | None:
     """Where a code is explained: the page that comes with HIERA."""
-    page = Path(str(files("hiera_lsp"))) / "diagnostics.md"
-    uri = uris.from_fs_path(str(page)) if page.exists() else None
+    uri = uris.from_fs_path(str(PAGE)) if PAGE.exists() else None
     return f"{uri}#{code.replace('.', '')}" if uri else None
 
 
