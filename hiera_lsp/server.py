@@ -66,11 +66,7 @@ def main(argv: list[str] | None = None) -> int:
         filename=log_file, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = make_server()
-    if port is not None:
-        signal.signal(signal.SIGTERM, lambda *_: _leave(server))
-        server.start_tcp("127.0.0.1", port)
-        _leave(server)
-    own_input, output = transport.claim_stdio()
+    own_input, output = transport.claim_stdio() if port is None else transport.accept(port)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, own_input, output))
     _leave(server)

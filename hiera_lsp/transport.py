@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import socket
 import sys
 import threading
 import time
@@ -30,6 +31,15 @@ def claim_stdio() -> tuple[BinaryIO, BinaryIO]:
     os.dup2(nothing, 0)
     os.close(nothing)
     return os.fdopen(own_input, "rb"), output
+
+
+def accept(port: int) -> tuple[BinaryIO, BinaryIO]:
+    """Wait for one client on a TCP port of this machine; port 0 takes a free one and says which on stderr."""
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        sys.stderr.write(f"hiera-lsp listens on 127.0.0.1:{listening.getsockname()[1]}\n")
+        sys.stderr.flush()
+        connection, _ = listening.accept()
+    return connection.makefile("rb"), connection.makefile("wb")
 
 
 def read_message(stream: BinaryIO) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+import venv
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -112,3 +113,27 @@ async def test_a_mistake_of_the_users_is_shown_on_its_line(tmp_path: Path, clien
     (diagnostic,) = client.diagnostics[uri]
     assert diagnostic["range"]["start"]["line"] == 1
     assert diagnostic["code"] == "hiera.input"
+
+
+async def test_an_interpreter_without_torch_is_told_with_a_way_out(tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    venv.create(bare, with_pip=False, symlinks=True)
+    python = str(bare / "bin" / "python")
+    client = await Client.start(cache=tmp_path / "cache", settings={**SETTINGS, "worker": {"interpreter": python}})
+    await client.initialize(folder=tmp_path)
+    path = tmp_path / "model.py"
+    path.write_text(MODULE)
+    uri = client.open(path)
+    await run(client, "hiera.optimize", uri, "Block")
+    (diagnostic,) = client.diagnostics[uri]
+    assert diagnostic["code"] in ("hiera.environment", "hiera.configuration")
+    assert python in diagnostic["message"]
+    assert "torch" in diagnostic["message"]
+    place = diagnostic["range"]
+    actions = await client.request("textDocument/codeAction", {
+        "textDocument": {"uri": uri}, "range": place, "context": {"diagnostics": [diagnostic], "only": ["quickfix"]}})
+    assert [a["title"] for a in actions] == ["Show what HIERA finds on this machine"]
+    told = await client.request("workspace/executeCommand", {
+        "command": actions[0]["command"]["command"], "arguments": actions[0]["command"]["arguments"]}, 120)
+    await client.kill()
+    assert "torch" in told["text"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from lsp_client import FULL, Client, LspError
+from lsp_client import FULL, ROOT, Client, LspError
 
 from hiera_lsp.results import Result, Results
 from hiera_lsp.sites import find
@@ -279,3 +281,19 @@ async def test_shutdown_exits_zero_and_a_lost_editor_ends_the_server(tmp_path: P
     assert second.process.stdin is not None
     second.process.stdin.close()
     assert await asyncio.wait_for(second.process.wait(), 5) == 1
+
+
+async def test_a_port_of_this_machine(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "hiera_lsp", "--tcp", "0", "--log-file", str(tmp_path / "log"), cwd=ROOT,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "HIERA_CACHE": str(tmp_path)})
+    said = await process.stderr.readline()
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(said.rsplit(b":")[-1]))
+    for number, method in ((1, "initialize"), (2, "shutdown"), (None, "exit")):
+        body = {"jsonrpc": "2.0", "method": method, "params": {"processId": None, "rootUri": None, "capabilities": {}}}
+        data = json.dumps(body if number is None else {**body, "id": number}).encode()
+        writer.write(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+    answers = await asyncio.wait_for(reader.read(), 20)
+    assert b'"name": "hiera-lsp"' in answers
+    assert await asyncio.wait_for(process.wait(), 5) == 0
+    writer.close()

@@ -26,6 +26,8 @@ INPUTS = "quickfix.hiera.inputs"
 DOCTOR = "quickfix.hiera.doctor"
 OTHER = "refactor.rewrite.hiera"
 KINDS = [OPTIMIZE, ACCEPT, USE, OTHER, INPUTS, DOCTOR]
+# Codes of problems that may lie in the machine or its set-up.
+MACHINE = ("hiera.environment", "hiera.configuration", "hiera.no-counters")
 STALE = "the source changed: re-verify first"
 
 
@@ -134,7 +136,7 @@ def _result_actions(
 
 def _fixes(document: Document, site: EditorSite, shown: Any) -> Iterator[types.CodeAction]:
     """Ways out of the problems that the diagnostics at the cursor tell of."""
-    ours = [d for d in shown if d.source == "hiera" and d.code in ("hiera.environment", "hiera.no-counters")]
+    ours = [d for d in shown if d.source == "hiera" and d.code in MACHINE]
     if ours:
         action = _run("Show what HIERA finds on this machine", DOCTOR, "hiera.doctor", document, site)
         action.diagnostics = ours

@@ -1,0 +1,47 @@
+;; Drives Emacs with eglot through the story and writes what it saw as JSON. Run: emacs -q --batch -l story.el
+(require 'eglot)
+(require 'json)
+(setq eglot-confirm-server-initiated-edits nil)
+(add-to-list 'eglot-server-programs `(python-mode . (,(getenv "HIERA_PYTHON") "-m" "hiera_lsp")))
+(setq-default eglot-workspace-configuration
+              '(:hiera (:preset "quick" :device "none" :budget (:candidates 1) :showNotifications "off")))
+(setenv "PYTHONPATH" (getenv "HIERA_SOURCE"))
+(defvar seen nil)
+(defun saw (name value) (push (cons name value) seen))
+(defun wait-until (limit test)
+  (let ((end (+ (float-time) limit)))
+    (while (and (< (float-time) end) (not (funcall test))) (accept-process-output nil 0.1))))
+(condition-case problem
+    (progn
+      (find-file (getenv "HIERA_FILE"))
+      (python-mode)
+      (call-interactively 'eglot)
+      (wait-until 30 #'eglot-current-server)
+      (goto-char (point-min))
+      (search-forward "class ")
+      (let* ((server (eglot-current-server))
+             (argument (list :uri (plist-get (eglot--TextDocumentIdentifier) :uri) :symbol "Block"))
+             (run (lambda (command) (jsonrpc-request server :workspace/executeCommand
+                                                     (list :command command :arguments (vector argument)) :timeout 60)))
+             (here (eglot--pos-to-lsp-position))
+             (titles (lambda () (mapcar (lambda (action) (plist-get action :title))
+                                        (jsonrpc-request server :textDocument/codeAction
+                                                         (list :textDocument (eglot--TextDocumentIdentifier)
+                                                               :range (list :start here :end here)
+                                                               :context '(:diagnostics [])))))))
+        (saw "titles" (vconcat (funcall titles)))
+        (funcall run "hiera.optimize")
+        (wait-until 200 (lambda () (equal [] (vconcat (funcall run "hiera.jobs")))))
+        (saw "hover" (plist-get (plist-get (jsonrpc-request server :textDocument/hover
+                                                            (list :textDocument (eglot--TextDocumentIdentifier) :position here))
+                                           :contents) :value))
+        (saw "after" (vconcat (funcall titles)))
+        (undo-boundary)
+        (saw "applied" (plist-get (funcall run "hiera.use") :applied))
+        (saw "used" (buffer-string))
+        ;; eglot waits for an idle moment, which there is none of in batch mode.
+        (eglot--signal-textDocument/didChange)
+        (saw "standing" (plist-get (funcall run "hiera.result") :standing))
+        (eglot-shutdown server)))
+  (error (saw "problem" (format "%S" problem))))
+(with-temp-file (getenv "HIERA_SEEN") (insert (json-encode seen)))
