@@ -39,9 +39,12 @@ def begin(server: HieraServer, session: Session, params: types.InitializeParams)
 async def pull(server: HieraServer, session: Session) -> None:
     """Ask the client for the section of every folder; where it cannot tell, read the project's files again."""
     folders = list(server.workspace.folders.values())
+    paths = ["", *(uris.to_fs_path(folder.uri) or "" for folder in folders)]
+    for left in set(session.settings) - set(paths):
+        del session.settings[left]
     if not session.client.configuration:
-        for folder in ["", *(uris.to_fs_path(f.uri) or "" for f in folders)]:
-            _apply(server, session, folder, session.options)
+        for path in paths:
+            _apply(server, session, path, session.options)
         return
     items = [types.ConfigurationItem(section=SECTION)]
     items += [types.ConfigurationItem(scope_uri=folder.uri, section=SECTION) for folder in folders]
@@ -52,8 +55,9 @@ async def pull(server: HieraServer, session: Session) -> None:
         return
     if not isinstance(answers, (list, tuple)):
         return
-    for folder, answer in zip(["", *(uris.to_fs_path(f.uri) or "" for f in folders)], answers, strict=False):
-        _apply(server, session, folder, answer)
+    for path, answer in zip(paths, answers, strict=False):
+        # A client that knows nothing of the section answers null; what it said at the start still holds.
+        _apply(server, session, path, answer or session.options)
 
 
 def watch(server: HieraServer, session: Session) -> None:

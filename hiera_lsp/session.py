@@ -33,6 +33,7 @@ class Client:
     create_files: bool = False
     versioned_edits: bool = False
     edit_metadata: bool = False
+    llm_tags: bool = False
     progress: bool = False
     apply_edit: bool = False
     related_information: bool = False
@@ -64,6 +65,9 @@ class Client:
             disabled_actions=bool(action and action.disabled_support),
             resolve_edit="edit" in resolve,
             resolve_command="command" in resolve,
+            llm_tags=bool(
+                action and action.tag_support and types.CodeActionTag.LlmGenerated in action.tag_support.value_set
+            ),
             annotations=bool(edit and edit.change_annotation_support),
             create_files=bool(edit and types.ResourceOperationKind.Create in (edit.resource_operations or ())),
             # Who can create files can only be told so by document changes, also where it does not say so (Neovim).

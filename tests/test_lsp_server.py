@@ -297,3 +297,30 @@ async def test_a_port_of_this_machine(tmp_path: Path) -> None:
     assert b'"name": "hiera-lsp"' in answers
     assert await asyncio.wait_for(process.wait(), 5) == 0
     writer.close()
+
+
+async def test_settings_by_folder_and_what_was_said_at_the_start(tmp_path: Path) -> None:
+    for name, preset in (("one", "quick"), ("two", "huge")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "pyproject.toml").write_text(f'[tool.hiera]\npreset = "{preset}"\n')
+    client = await Client.start(cache=tmp_path / "cache", settings=None)
+    client.settings = None  # The client knows no such section.
+    client.metadata = True
+    await client.request("initialize", {
+        "processId": None, "rootUri": None, "capabilities": FULL,
+        "workspaceFolders": [{"uri": (tmp_path / name).as_uri(), "name": name} for name in ("one", "two")],
+        "initializationOptions": {"settings": {"outputFolder": "kernels", "codeLens": {"enable": False}}}})
+    client.notify("initialized", {})
+    path = tmp_path / "one" / "model.py"
+    path.write_text(MODULE)
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
+    uri = client.open(path)
+    await client.wait_for(lambda: client.diagnostics.get(uri))
+    assert await client.request("textDocument/codeLens", {"textDocument": {"uri": uri}}) == []
+    await client.command("hiera.accept", uri=uri, symbol="𠀀lock")
+    warnings = [n["params"]["message"] for n in client.notifications if n["method"] == "window/showMessage"]
+    await client.kill()
+    assert all("/one/kernels/Block/" in created for created in client.created)
+    assert len(client.created) == 5
+    assert len(warnings) == 1
+    assert "'huge'" in warnings[0]

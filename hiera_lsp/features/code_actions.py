@@ -118,7 +118,10 @@ def _result_actions(
     candidate = result.candidate
     if candidate is not None and standing != "accepted":
         title = f"Accept kernel {candidate.id}" + (f" ({candidate.speedup:.2f}x)" if candidate.speedup else "")
-        yield _edit(title, ACCEPT, "accept", document, site, STALE if standing == "stale" else "")
+        accept = _edit(title, ACCEPT, "accept", document, site, STALE if standing == "stale" else "")
+        if session.client.llm_tags and candidate.author == "llm":
+            accept.tags = [types.CodeActionTag.LlmGenerated]
+        yield accept
         yield _run("Show diff", OTHER, "hiera.diff", document, site)
         yield _run("Discard candidate", OTHER, "hiera.discard", document, site)
     if candidate is not None and site.kind != "cuda" and not (standing == "accepted" and result.applied_hash):
