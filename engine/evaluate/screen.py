@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from engine.records import BuildError, Failure
 
-MAX_SOURCE_BYTES = 256 << 10
+MAX_SOURCE_BYTES = 4 << 20  # Whole networks of a hundred layers are a megabyte of readable text.
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include(?:_next)?|import)[ \t]*(?P<quote>[<\"])(?P<path>[^>\"\n]*)", re.M)
 _COMPUTED_INCLUDE = re.compile(r"^[ \t]*#[ \t]*(?:include(?:_next)?|import)[ \t]+[A-Za-z_]", re.M)
 _HEADER_ENDINGS = (".h", ".hpp", ".hxx", ".hh", ".cuh", ".inl", ".inc", ".ipp", ".tcc")
