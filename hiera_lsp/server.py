@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -66,6 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         filename=log_file, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     server = make_server()
+    gc.freeze()
+    gc.enable()
     own_input, output = transport.claim_stdio() if port is None else transport.accept(port)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_serve(server, own_input, output))

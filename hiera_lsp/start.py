@@ -5,6 +5,7 @@ may have packages of the same names in the same environment. The folder is put f
 our own process only, which never imports the user's code.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def cli() -> None:
 
 def server() -> None:
     """Run the language server and exit with its status."""
+    # Starting makes thousands of classes and no garbage; the collector costs a fifth of it. `main` turns it on again.
+    gc.disable()
     sys.path.insert(0, str(private_root()))
     from hiera_lsp.server import main
 
