@@ -50,6 +50,18 @@ def crossing(nest: Nest, layouts: Mapping[str, TensorSpec], usage: Usage) -> tup
     return loop, list(loads)
 
 
+def _fill(tile: str, pointer: str, position: Index, layout: TensorSpec, wide: str) -> list[str]:
+    """One element of a tile. Joined tensors cover parts of the loop: outside of its part a tensor is not read."""
+    element = f"{tile}[step + threadIdx.y][threadIdx.x]"
+    low, high = position.range
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(layout.shape, layout.stride, strict=True))
+    if low >= 0 and high < extent:
+        return [f"{element} = {pointer}[{to_cpp(position)}];"]
+    place = f"{tile}_place"
+    return [f"{wide} const {place} = {to_cpp(position)};",
+            f"if ({place} >= 0 && {place} < {extent}) {element} = {pointer}[{place}];"]
+
+
 def write_transpose(
     name: str,
     title: Sequence[str],
@@ -80,7 +92,7 @@ def write_transpose(
         tile = writer.namer.fresh(f"{value}_tile")
         dtype = CPP_TYPE[layouts[value].dtype]
         declared.append(f"__shared__ {dtype} {tile}[{TILE}][{TILE} + 1];  // + 1 spreads columns over the banks.")
-        fills.append(f"{tile}[step + threadIdx.y][threadIdx.x] = {writer.namer.pointer(value)}[{to_cpp(moved)}];")
+        fills += _fill(tile, writer.namer.pointer(value), moved, layouts[value], wide)
         writer.staged[value, moved] = f"{tile}[threadIdx.x][step + threadIdx.y]"
         writer.usage.loads[value] = None
     writer.open(frozenset(loop for loop, _ in fixed))
