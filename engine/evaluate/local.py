@@ -202,7 +202,7 @@ class LocalEvaluator:
                                failure=replace(judged.failure, stage="confirm", reason=reason))
             checks = [Check(name="real headers", status="pass", detail=f"built in {rebuilt.build.seconds:.0f} s")]
             if self._settings.sanitizer:
-                async with self._one_at_a_time, self._alone():
+                async with self._one_at_a_time, self._beside_others():
                     checks.append(await confirming.memcheck(self._toolchain, contract, rebuilt.build, self._device))
         finally:
             shutil.rmtree(rebuilt.folder, ignore_errors=True)
