@@ -85,7 +85,7 @@ async def optimize(
     return trajectory
 
 
-class _Cancelled(Exception):  # noqa: N818 - not an error: the user's wish.
+class _Cancelled(Exception):
     """The user asked to stop."""
 
 

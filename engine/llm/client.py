@@ -265,7 +265,7 @@ class Client:
                              "the server's context (Ollama: OLLAMA_CONTEXT_LENGTH) or lower llm.promptTokens")
 
 
-class _Refused(Exception):  # noqa: N818 - decided by its catcher.
+class _Refused(Exception):
     """A status that may teach something."""
 
     def __init__(self, error: ModelError, status: int, said: str, sent: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ _QUOTA = re.compile(r"insufficient[_ ]quota|insufficient[_ ]balance|billing|paym
 _TOO_MANY = re.compile(r"concurren|too many (?:simultaneous|parallel)", re.IGNORECASE)
 
 
-class Again(Exception):  # noqa: N818 - not an error yet: the request is worth another try.
+class Again(Exception):
     """A failure that may pass.
 
     Args:

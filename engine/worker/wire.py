@@ -56,7 +56,7 @@ def _answer(module, request, replies):
     except Refusal as refusal:
         send({"ok": False, "error": {"type": refusal.kind, "problem": refusal.problem, "hint": refusal.hint,
                                      "file": refusal.file, "line": refusal.line, "log": ""}})
-    except BaseException as error:  # noqa: BLE001 - everything user code can raise must reach the parent.
+    except BaseException as error:
         log = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-8000:]
         send({"ok": False, "error": {"type": "internal", "problem": f"{type(error).__name__}: {error}"[:2000],
                                      "hint": "see the log", "file": None, "line": None, "log": log}})
