@@ -200,7 +200,10 @@ class Commands:
         """Clients without lenses learn of the result by a question, which they may answer late or never."""
         client, site = self._session.client, running.site
         candidate = end.summary.best_candidate if end.summary is not None else None
+        result = self._session.results.at(site)
         if client.lenses or candidate is None or running.what == "profile" or end.cancelled:
+            return
+        if result is None or result.no_gain:
             return
         if self._session.settings_of(site.uri).notifications == "off":
             return

@@ -55,6 +55,18 @@ class Result:
         accepted = [c for c in self.summary.candidates if c.accepted]
         return tuple(sorted(accepted, key=lambda c: -(c.speedup or 0.0)))
 
+    @property
+    def no_gain(self) -> str:
+        """Why there is nothing to accept; empty where the candidate under review is worth it, or nothing was timed."""
+        candidate = self.candidate
+        if candidate is None:
+            return "no candidate was accepted"
+        if candidate.author == "user":
+            return "your own text is the best that was found"
+        if self.summary.measured and (candidate.ci95 is None or candidate.ci95[0] <= 1.0):
+            return "it is not faster than your code"
+        return ""
+
     def standing(self, text_hash: str | None) -> Standing:
         """How the result stands to the site's text as it is now; `text_hash` is None or empty where it cannot be read.
 

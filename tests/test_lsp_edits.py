@@ -211,6 +211,19 @@ async def test_a_package_imports_from_where_it_begins(tmp_path: Path, start) -> 
     assert "from hiera_kernels.block.kernel import" in client.texts[uri]
 
 
+async def test_what_is_not_faster_is_not_offered(tmp_path: Path, start) -> None:
+    path, text = cu_file(tmp_path, "plain")
+    found = summary(run_folder(tmp_path), FASTER, "twice")
+    slower = replace(found.candidates[0], speedup=0.98, ci95=(0.96, 1.0))
+    store_result(tmp_path / "cache", path.as_uri(), text, "twice", replace(found, candidates=(slower,)))
+    client, uri = await start(path, VSCODE, "cuda-cpp")
+    accept = next(a for a in await client.actions(uri, 5) if a["title"].startswith("Accept"))
+    assert accept["disabled"]["reason"] == "it is not faster than your code"
+    lenses = await client.request("textDocument/codeLens", {"textDocument": {"uri": uri}})
+    assert [lens["command"]["title"] for lens in lenses] == [
+        "HIERA: nothing faster was found (best 0.98x [0.96, 1.00] over eager)", "Discard", "Diff", "Report"]
+
+
 async def test_files_of_a_stranger_need_a_confirmation(tmp_path: Path, start) -> None:
     path = module_file(tmp_path)
     folder = path.parent / "hiera_kernels" / "block"

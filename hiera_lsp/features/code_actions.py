@@ -118,14 +118,14 @@ def _result_actions(
     candidate = result.candidate
     if candidate is not None and standing != "accepted":
         title = f"Accept kernel {candidate.id}" + (f" ({candidate.speedup:.2f}x)" if candidate.speedup else "")
-        accept = _edit(title, ACCEPT, "accept", document, site, STALE if standing == "stale" else "")
+        accept = _edit(title, ACCEPT, "accept", document, site, STALE if standing == "stale" else result.no_gain)
         if session.client.llm_tags and candidate.author == "llm":
             accept.tags = [types.CodeActionTag.LlmGenerated]
         yield accept
         yield _run("Show diff", OTHER, "hiera.diff", document, site)
         yield _run("Discard candidate", OTHER, "hiera.discard", document, site)
     if candidate is not None and site.kind != "cuda" and not (standing == "accepted" and result.applied_hash):
-        why = STALE if standing == "stale" else use_kernel.why_not(session, document, result)
+        why = STALE if standing == "stale" else result.no_gain or use_kernel.why_not(session, document, result)
         yield _edit(f"Use the kernel in this {'module' if site.kind == 'module' else 'function'}", USE, "use",
                     document, site, why)
     if candidate is not None and standing == "stale":

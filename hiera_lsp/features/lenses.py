@@ -25,7 +25,8 @@ def code_lenses(session: Session, document: Document) -> list[types.CodeLens]:
         stale = standing == "stale"
         entries = [(texts.lens_title(result, stale), "hiera.explain")]
         if result.candidate is not None:
-            entries += [("Re-verify", "hiera.reverify")] if stale else [("Accept", "hiera.accept")]
+            accept = [] if result.no_gain else [("Accept", "hiera.accept")]
+            entries += [("Re-verify", "hiera.reverify")] if stale else accept
             entries += [("Discard", "hiera.discard"), ("Diff", "hiera.diff"), ("Report", "hiera.report")]
         argument = {"uri": document.uri, "symbol": site.symbol}
         lenses += [
