@@ -280,11 +280,10 @@ class LocalEvaluator:
                 worker, locked = await self.session.candidate(build)
                 watch.lap("load")
                 verifier = Verifier(own(self.session.judge), worker, self.session.contract, ledger,
-                                    limits or self._settings.limits, emulated=self._emulated)
+                                    limits or self._settings.limits, emulated=self._emulated,
+                                    beside=self._beside_others)
                 self._null_test(ledger)
-                async with self._beside_others():
-                    watch.lap("wait")
-                    await verifier.run()
+                await verifier.run()
                 watch.lap("verify")
                 if not ledger.rejected and effort is not None:
                     stage = "time"
@@ -295,8 +294,7 @@ class LocalEvaluator:
                         seen = await timer.run(effort)
                     watch.lap("time")
                     if not ledger.rejected:
-                        async with self._beside_others():
-                            await verifier.again(2)
+                        await verifier.again(2)
                         watch.lap("verify")
             except StoppedError:
                 await self._recover()

@@ -6,9 +6,10 @@ tells each what to do, and derives every verdict from what the judge read in tha
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,10 +108,14 @@ class Verifier:
         limits: How much to run.
         emulated: The candidate runs on the CPU: every second call then runs its threads in reversed
             order, which shows races.
+        beside: Gives a context in which the device may be used beside other jobs; entered for each trial, so
+            that a job that wants to time waits for one trial and not for all.
     """
 
     def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits, *,
-                 emulated: bool = False) -> None:
+                 emulated: bool = False,
+                 beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext) -> None:
+        self._beside, self._worked_s = beside, 0.0
         self._emulated, self._calls, self._spent_s = emulated, 0, 0.0
         self._judge, self._candidate, self._contract = judge, candidate, contract
         self.ledger, self._limits = ledger, limits
@@ -129,28 +134,41 @@ class Verifier:
             StoppedError: The candidate's process ended.
             WorkerError: The judge failed, which is no finding about the candidate.
         """
-        begin = time.perf_counter()
         for number, trial in enumerate(plan(self._contract, self._limits)):
-            spent = time.perf_counter() - begin
-            if spent > self._limits.search_s and not trial.must:
+            if self._worked_s > self._limits.search_s and not trial.must:
                 self._cut.append(trial.family)
                 continue
-            await self._trial(trial)
+            async with self._working():
+                await self._trial(trial)
             # The second trial tells what KernelBench's own rule says: worth it even for a rejected one.
             if self.ledger.rejected and number >= 1:
                 return
-        await self._perturbations(begin)
+        async with self._working():
+            await self._perturbations(time.perf_counter() - self._worked_s)
         if not self.ledger.rejected:
-            await self._repeats()
+            async with self._working():
+                await self._repeats()
         if not self.ledger.rejected:
-            await self._check_held()
+            async with self._working():
+                await self._check_held()
         self._summarise()
+
+    @contextlib.asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """The device, beside others. Waiting for it does not count as work."""
+        async with self._beside():
+            begin = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._worked_s += time.perf_counter() - begin
 
     async def again(self, count: int) -> None:
         """Further trials with fresh seeds in the same process, after timing."""
         for _ in range(count):
             if not self.ledger.rejected:
-                await self._trial(Trial(family="randn", must=True))
+                async with self._working():
+                    await self._trial(Trial(family="randn", must=True))
 
     async def judged(self, arguments: Sequence[object], expected: dict[str, Any], *, seed: int, zero_mean: bool,
                      check: str = "numeric", late: bool = False, count_threads: bool = False,
