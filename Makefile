@@ -11,7 +11,10 @@ help:  ## list these targets
 
 setup: .venv/ready  ## make .venv with HIERA and the torch that fits this machine
 
-demo: .venv/ready  ## optimise an example, with a GPU or without one
+.venv/installed: .venv/ready $(shell find contracts engine hiera_lsp -type f -not -name '*.pyc')
+	@.venv/bin/python -m pip --disable-pip-version-check -q install --no-deps . && touch $@
+
+demo: .venv/installed  ## optimise an example, with a GPU or without one
 	.venv/bin/hiera optimize examples/geglu_feed_forward.py --preset quick
 
 test: .venv/ready  ## run all tests that this machine can run
@@ -30,7 +33,7 @@ check: .venv/ready  ## lint
 fix: .venv/ready  ## lint and mend what can be mended
 	.venv/bin/ruff check --fix $(PYTHON_SOURCES)
 
-bench-dev: .venv/ready  ## KernelBench tasks: make bench-dev TASKS=tasks.jsonl OUT=results.jsonl
+bench-dev: .venv/installed  ## KernelBench tasks: make bench-dev TASKS=tasks.jsonl OUT=results.jsonl
 	.venv/bin/hiera bench $(TASKS) --out $(OUT) --resume
 
 clean:  ## remove what set-up made

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ConfigError, InputError
-from engine import report
+from engine import local, report
 from engine.agents import Situation
 from engine.agents.expert import ExpertAgent
 from engine.cli import common
-from engine.local import LocalServices
 from engine.planning.catalog import load_catalog
 from engine.records import Candidate, Evaluation
 from engine.trajectory import Event, Job, Note, Trajectory, candidate_id
@@ -31,7 +30,7 @@ def contract(arguments: argparse.Namespace) -> int:
         raise ConfigError("the output folder exists and is not empty", hint="give a new or empty folder", file=out)
 
     async def main(_cancel: asyncio.Event) -> list[str]:
-        services = LocalServices()
+        services = local.LocalServices()
         with tempfile.TemporaryDirectory(prefix="hiera-") as made:
             device = await services.device(job)
             task = await services.task(job, Path(made) / "contract", device)
@@ -95,7 +94,7 @@ def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool
 
 
 async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]], profile: bool) -> Trajectory:
-    services, trajectory = LocalServices(), Trajectory(run="")
+    services, trajectory = local.LocalServices(), Trajectory(run="")
 
     def apply(kind: str, value: object) -> None:
         trajectory.apply(Event(kind, 0.0, value))
