@@ -168,7 +168,7 @@ def find_python(near: Path, setting: str | None = None) -> tuple[str, str]:
             return path, why
     raise ToolError(
         "no interpreter with torch was found; tried " + ", ".join(tried),
-        hint="activate the environment that has torch, or configure the interpreter",
+        hint="activate the environment that has torch, name its Python by --python, or `pip install torch`",
     )
 
 
