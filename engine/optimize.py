@@ -25,6 +25,7 @@ OnEvent = Callable[[Event, Trajectory], None]
 # Within this factor of the roof nothing is left to win.
 CONVERGED = 1.05
 RETIMED = 3
+CUDA_FILES = (".cu", ".cuh")
 # Cancelled work gets this long to kill its processes.
 GRACE_S = 4.0
 # The first plan waits this long for measured shares of time, so that the first candidate is not late.
@@ -345,6 +346,11 @@ class _Loop:
             candidate = self.trajectory.candidate(identity)
             assert candidate is not None
             self.record("evaluation", await self.judged(task.contract, candidate))
+        failure = self.trajectory.evaluations[identity].failure
+        if failure is not None and failure.stage in ("build", "verify") and Path(self.job.file).suffix in CUDA_FILES:
+            # Variations of a wrong kernel are wrong: every further candidate would be spent for nothing.
+            raise InputError(f"the kernel is rejected as it stands: {failure.reason}", file=self.job.file,
+                             hint="mend it, or correct its `// hiera:` lines (reference, arguments, launch)")
 
     async def finish(self, task: Task) -> None:
         """Baselines, then the best timed again, then the winner confirmed; one that fails gives way to the next.

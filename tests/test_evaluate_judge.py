@@ -266,3 +266,33 @@ def test_lockdown_refuses_what_a_kernel_does_not_need(tmp_path):
         if answer["report"][measure] == "in force":
             assert answer["found"][door] != "allowed", door
     assert answer["found"]["own"] == "allowed"
+
+
+def test_the_last_element_is_changed_so_much_that_a_mean_of_a_million_shows_it():
+    values = torch.randn(1000, 1000)
+    before = values.clone()
+
+    judge_inputs.perturb(values, generator(), last=True)
+
+    assert values[-1, -1] - before[-1, -1] == pytest.approx(64.0, rel=1e-4)
+    assert int((values != before).sum()) == 1
+    assert abs(float((values * values).mean() - (before * before).mean())) > 1e-3
+
+
+def test_an_honest_variance_of_constant_rows_may_round_its_mean():
+    row = torch.randn(20, 1).expand(20, 300).contiguous()
+    exact = row.double().var(1)
+    wanted = judge_compare.Expected(exact, exact.float(), None, False)
+    rounded = torch.full((20,), 3e-12)
+    wanted.strict.rms, wanted.strict.largest = 1e-14, 2e-14
+
+    assert not judge_compare.judge_output(rounded, wanted, zero_mean=False)["match"]
+    assert judge_compare.judge_output(rounded, wanted, zero_mean=False, loose=True)["match"]
+    assert not judge_compare.judge_output(rounded + 1e-3, wanted, zero_mean=False, loose=True)["match"]
+
+
+def test_integers_have_no_nan_to_look_for():
+    indices = torch.arange(6)
+    wanted = judge_compare.Expected(None, indices, None, False)
+
+    assert judge_compare.judge_output(indices.clone(), wanted, zero_mean=True)["nan"] == "not compared"

@@ -24,6 +24,7 @@ OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties"
 # Operators that may give equal elements in any order, and families full of equal elements.
 TIES_IN_ANY_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "msort"})
 WITH_TIES = frozenset({"ties", "half zeros", "integers", "constant rows"})
+ILL_CONDITIONED = frozenset({"constant rows"})
 MOSTLY_BLANK = 0.5
 PHASES = 16
 
@@ -180,7 +181,8 @@ class Verifier:
         )
         if not self._returned(reply, expected["outputs"]):
             return
-        found = await self._judge.call("check", timeout_s=self._limits.judge_s, zero_mean=zero_mean)
+        loose = bool(self._families) and self._families[-1] in ILL_CONDITIONED
+        found = await self._judge.call("check", timeout_s=self._limits.judge_s, zero_mean=zero_mean, loose=loose)
         wrong = [] if special else [r for r in found["results"] if r[self.ledger.precision] is False]
         if wrong and (late or check == "stream order") and await self._right_later(expected, zero_mean):
             self.ledger.fail("stream order", "the output was right only after the whole device had been waited for")
@@ -283,8 +285,9 @@ class Verifier:
                            f"{where}{result['poison']} elements were never written")
             if special:
                 # NaN in more places than the reference's is no fault: tiles of fast convolutions spread it.
-                ledger.require("special values", result["nan"] == "pass",
-                               f"{where}no NaN of the input reached the output")
+                if result["nan"] != "not compared":  # Integers have no NaN to look for.
+                    ledger.require("special values", result["nan"] == "pass",
+                                   f"{where}no NaN of the input reached the output")
                 continue
             for policy in ("match", "strict", "kernelbench"):
                 ledger.verdict(policy, result[policy])
@@ -313,7 +316,8 @@ class Verifier:
         for number in range(self._limits.perturbations):
             if self.ledger.rejected or (number >= 2 and time.perf_counter() - begin > self._limits.search_s):
                 break
-            changed = await self._judge.call("perturb", timeout_s=self._limits.judge_s, seed=next(self._seeds))
+            changed = await self._judge.call(
+                "perturb", timeout_s=self._limits.judge_s, seed=next(self._seeds), last=number == 0)
             if not changed["changed"]:
                 break
             seed = next(self._seeds) >> 8

@@ -17,7 +17,9 @@ UNIT = {torch.float64: 2.0 ** -53, torch.float32: 2.0 ** -24, torch.float16: 2.0
 # Winograd convolutions are honest and reach 15 (rms) and 49 (largest element) of a direct one's error, so
 # the largest element may have twice the factor of the rms.
 MAX_FACTOR = 2.0
-LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0}
+# Constant rows are there for 0/0 and lost constants: the exact variance is 0 there, so any honest rounding of a mean
+# is a large multiple of the reference's.
+LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0, "ill conditioned": 8192.0}
 HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 TRIVIAL_SHARE = 0.5
@@ -158,7 +160,7 @@ def poisoned(part):
     return (part.view(kind) == pattern).sum()
 
 
-def judge_output(values, expected, zero_mean):
+def judge_output(values, expected, zero_mean, loose=False):
     """Verdicts on one flat output.
 
     Returns:
@@ -173,11 +175,12 @@ def judge_output(values, expected, zero_mean):
         verdict = count == 0
         why = "" if verdict else f"{count} of {values.numel()} integer elements differ"
         return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
-                "rms_ratio": 0.0, "max_ratio": 0.0, "nan": "pass"}
+                "rms_ratio": 0.0, "max_ratio": 0.0, "nan": "not compared"}
     unit = UNIT[expected.dtype]
     found = errors(values, expected, count_poison=True)
     half = expected.dtype in (torch.float16, torch.bfloat16)
-    factor = LIMITS["half"] if half else LIMITS["zero mean" if zero_mean else "one sided"]
+    kind = "ill conditioned" if loose else "half" if half else "zero mean" if zero_mean else "one sided"
+    factor = LIMITS[kind]
     floor_rms, floor_max = 2 * unit * expected.rms, 4 * unit * expected.largest
     base_rms, base_max = max(expected.strict.rms, floor_rms), max(expected.strict.largest, floor_max)
     why = []

@@ -75,15 +75,19 @@ def fill(tensor, family, found, generator, role, fan_in=1, position=0):
         _parameter(tensor, family, found, generator, role, fan_in)
 
 
-def perturb(tensor, generator_cpu):
-    """Change one random element a lot, in place. Returns what changed, for the record."""
-    index = int(torch.randint(0, tensor.numel(), (), generator=generator_cpu))
+def perturb(tensor, generator_cpu, last=False):
+    """Change one random element a lot, in place. Returns what changed, for the record.
+
+    With `last` it is the very last one, and by so much that a sum over millions shows whether it was read.
+    """
+    index = tensor.numel() - 1 if last else int(torch.randint(0, tensor.numel(), (), generator=generator_cpu))
+    amount = 64.0 if last else 3.0
     place = []
     for size in reversed(tensor.shape):
         place.append(index % size)
         index //= size
     place = tuple(reversed(place))
-    tensor[place] = tensor[place] + torch.tensor(3.0, dtype=tensor.dtype, device=tensor.device)
+    tensor[place] = tensor[place] + torch.tensor(amount, dtype=tensor.dtype, device=tensor.device)
     return place
 
 

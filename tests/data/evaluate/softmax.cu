@@ -77,7 +77,8 @@ Tensor stale_by_pointer(Tensor x) {
 }
 Tensor stale_by_fingerprint(Tensor x) {
   static std::map<float, Tensor> seen;
-  float key = x.data_ptr<float>()[0] + x.data_ptr<float>()[1];
+  float key = 0.f;  // Of enough elements that no two draws share it by their zeros.
+  for (int64_t i = 0; i < x.numel() && i < 32; ++i) key += (i + 1) * x.data_ptr<float>()[i];
   auto found = seen.find(key);
   if (found != seen.end() && found->second.numel() == x.numel()) return found->second.clone();
   Tensor y = right(x);
