@@ -29,7 +29,7 @@ from engine.evaluate.verify import Limits, StoppedError, Verifier
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
-PROTOCOL = 1
+PROTOCOL = 2
 NOT_EMULATED = "cannot be run without a GPU"
 GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
 LEAST_BUDGET_BYTES = 2 << 30
