@@ -32,7 +32,7 @@ def die_with_parent():
 
 
 def keep_bytecode(folder):
-    """Compile torch to bytecode once, into `folder`, where its installation came without; importing it takes seconds longer then."""
+    """Compile torch to bytecode once, into `folder`, where its installation came without: importing is slow then."""
     torch = importlib.util.find_spec("torch")
     compiled = torch and torch.origin and os.path.exists(importlib.util.cache_from_source(torch.origin))
     if folder and torch and not compiled:
