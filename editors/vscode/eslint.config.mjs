@@ -1,0 +1,19 @@
+import { defineConfig } from "eslint/config";
+import { configs } from "typescript-eslint";
+
+export default defineConfig(
+  { ignores: ["dist/", "out/", "bundled/", "node_modules/"] },
+  {
+    files: ["src/**/*.ts", "test/**/*.ts"],
+    extends: [configs.strictTypeChecked, configs.stylisticTypeChecked],
+    languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
+    rules: {
+      // Numbers and paths in messages are what templates are for.
+      "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
+      "max-lines": ["error", { max: 300 }],
+      "@typescript-eslint/no-unused-vars": ["error", { argsIgnorePattern: "^_" }],
+      eqeqeq: "error",
+      "no-console": "error",
+    },
+  },
+);

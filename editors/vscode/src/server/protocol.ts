@@ -1,0 +1,65 @@
+// What the server's commands take and give (hiera_lsp/commands.py, command_results.py).
+
+/** A class, function or kernel of a document. */
+export interface Site {
+  readonly uri: string;
+  readonly symbol: string;
+}
+
+export interface RunningJob extends Site {
+  readonly jobId: string;
+  readonly line: string;
+  readonly percentage: number;
+  readonly run: string;
+  readonly what: "optimize" | "reverify" | "profile";
+}
+
+export interface Candidate {
+  readonly id: string;
+  readonly round: number;
+  readonly author: string;
+  readonly title: string;
+  readonly space: string;
+  readonly direction: string;
+  readonly state: string;
+  readonly source: string;
+  readonly accepted: boolean;
+  readonly rejected: string;
+  readonly median_us: number | null;
+  readonly speedup: number | null;
+  readonly ci95: readonly [number, number] | null;
+}
+
+export interface Summary {
+  readonly run: string;
+  readonly folder: string;
+  readonly name: string;
+  readonly measured: boolean;
+  readonly device: string;
+  readonly stop_reason: string;
+  readonly candidates: readonly Candidate[];
+  readonly best: string | null;
+  readonly complete: boolean;
+}
+
+export interface Result extends Site {
+  readonly summary: Summary;
+  readonly chosen: string | null;
+  readonly state: "offered" | "accepted" | "discarded";
+  readonly standing: "offered" | "accepted" | "discarded" | "stale";
+}
+
+export interface Comparison {
+  readonly left: string | null;
+  readonly right: string;
+  readonly source: string;
+  readonly title: string;
+}
+
+export interface Applied {
+  readonly applied: boolean;
+  readonly reason?: string | null;
+}
+
+/** The scheme of candidates' texts: `hiera-candidate:/RUN/CANDIDATE/NAME.cu`. */
+export const CANDIDATE_SCHEME = "hiera-candidate";
