@@ -19,11 +19,11 @@ from contracts.errors import AgentError, ConfigError, ContractError, HieraError,
 from engine.agents.given import GivenAgent
 from engine.evaluate import gpu_lock
 from engine.optimize import limits, optimize
+from engine.process_tree import adopt_orphans, kill_tree
 from engine.report import progress_line
 from engine.requests import earlier_run
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
-from hiera_lsp.process_tree import adopt_orphans, kill_tree
 from hiera_lsp.summarise import summarise
 
 # How long a job without a server may write its last events; then it ends with all that it started.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from hiera_lsp.process_tree import kill_tree
+from engine.process_tree import kill_tree
 from hiera_lsp.summary import Summary
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends, so that none gets out of sight (Linux)."""
-    import ctypes  # Jobs need it; the server, which kills them, does not.
+    import ctypes  # Whoever only kills, such as the language server, does not need it.
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
