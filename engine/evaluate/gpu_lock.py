@@ -54,10 +54,14 @@ async def shared(index: int, *, timeout_s: float = 1800.0, folder: Path | None =
         yield
 
 
+def path_of(index: int, kind: str, folder: Path | None = None) -> Path:
+    """The file behind the `gate` or the `lock` of a GPU, for programs that cannot import us."""
+    return (folder or Path(tempfile.gettempdir())) / f"hiera-{os.getuid()}-gpu{index}.{kind}"
+
+
 @contextlib.contextmanager
 def _file(index: int, kind: str, folder: Path | None) -> Iterator[int]:
-    path = (folder or Path(tempfile.gettempdir())) / f"hiera-{os.getuid()}-gpu{index}.{kind}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path_of(index, kind, folder), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         yield descriptor
     finally:
