@@ -1,0 +1,137 @@
+// What a user does in VS Code and what they see of it. Every step waits for what it brings about.
+
+import type { Locator, Page } from "playwright-core";
+import type { Editor } from "./places";
+import { until } from "./wait";
+
+export class Workbench {
+  constructor(readonly page: Page, readonly editor: Editor) {}
+
+  /** Waits until the window shows its files and no extension is starting. */
+  async ready(): Promise<void> {
+    await this.page.locator(".explorer-folders-view .monaco-list-row").first().waitFor({ timeout: 90_000 });
+    await this.page.getByText("Activating Extensions").waitFor({ state: "hidden", timeout: 60_000 });
+  }
+
+  async open(file: string): Promise<void> {
+    await this.page.getByRole("treeitem", { name: file, exact: false }).first().dblclick();
+    await this.tab(file).and(this.page.locator("[aria-selected=true]")).waitFor();
+    await this.page.locator(".editor-group-container.active .view-line").first().waitFor();
+  }
+
+  tab(name: string | RegExp): Locator {
+    return this.page.getByRole("tab", { name }).first();
+  }
+
+  /** Runs a command of the palette by its whole title, such as "HIERA: Show Logs". */
+  async command(title: string): Promise<void> {
+    await this.page.keyboard.press("F1");
+    await this.pick(`>${title}`, title);
+  }
+
+  /** Whether the palette has the command. */
+  async offers(title: string): Promise<boolean> {
+    await this.page.keyboard.press("F1");
+    const rows = await this.typed(`>${title}`);
+    // The palette says "no matching commands" where there is none.
+    await rows.first().waitFor();
+    const found = await rows.filter({ has: this.page.locator(`.label-name:text-is("${title}")`) }).count();
+    await this.escape();
+    return found > 0;
+  }
+
+  /** In an open quick input: types, and takes the row of that name. */
+  async pick(text: string, name: string | RegExp): Promise<void> {
+    const rows = await this.typed(text);
+    await rows.filter({ hasText: name }).first().click();
+  }
+
+  private async typed(text: string): Promise<Locator> {
+    const input = this.page.locator(".quick-input-widget:visible input:visible").last();
+    await input.fill(text);
+    return this.page.locator(".quick-input-widget:visible .monaco-list-row");
+  }
+
+  /** Puts the cursor there; both count from 1. */
+  async goTo(line: number, column: number): Promise<void> {
+    await this.page.keyboard.press("Control+g");
+    const input = this.page.locator(".quick-input-widget:visible input:visible").last();
+    await input.waitFor();
+    await this.page.keyboard.insertText(`${line}:${column}`);
+    await this.page.keyboard.press("Enter");
+    await this.status(`Ln ${line}, Col ${column}`).waitFor();
+  }
+
+  /** The entry of the status bar that holds this text. */
+  status(text: string | RegExp): Locator {
+    return this.page.locator(".statusbar-item:visible", { hasText: text }).first();
+  }
+
+  notification(text: string | RegExp): Locator {
+    return this.page.locator(".notifications-toasts .notification-list-item", { hasText: text }).first();
+  }
+
+  /** A lens of the editor in front. */
+  lens(title: string | RegExp): Locator {
+    return this.page.locator(".editor-group-container.active .codelens-decoration:visible a", { hasText: title }).first();
+  }
+
+  /** Opens the menu of code actions at the cursor, `Ctrl+.` or with `refactor` the Refactor menu, and gives its rows. */
+  async codeActions(wanted: string | RegExp, refactor = false): Promise<Locator> {
+    const rows = this.page.locator(".action-widget .monaco-list-row");
+    const row = rows.filter({ hasText: wanted }).first();
+    await until(`the code action ${String(wanted)}`, async () => {
+      await this.page.keyboard.press(refactor ? "Control+Shift+R" : "Control+.");
+      // The menu may open before the server has answered, and then without us: close it and ask again.
+      if (await appears(row, 3_000)) return true;
+      await this.escape();
+      return false;
+    }, 60_000);
+    return row;
+  }
+
+  async takeAction(title: string | RegExp, refactor = false): Promise<void> {
+    await (await this.codeActions(title, refactor)).click();
+  }
+
+  /** The icon of the editor's title bar with this name. */
+  titleButton(name: string | RegExp): Locator {
+    return this.page.locator(".editor-group-container.active .editor-actions").getByRole("button", { name }).first();
+  }
+
+  /** The whole text of the editor in front, as its buffer holds it. */
+  async bufferText(): Promise<string> {
+    await this.page.evaluate("navigator.clipboard.writeText('')");
+    await this.focusEditor();
+    await this.page.keyboard.press("Control+a");
+    await this.page.keyboard.press("Control+c");
+    return until("the clipboard", async () => (await this.page.evaluate<string>("navigator.clipboard.readText()")) || null);
+  }
+
+  async focusEditor(): Promise<void> {
+    await this.command("View: Focus Active Editor Group");
+  }
+
+  async undo(): Promise<void> {
+    await this.focusEditor();
+    await this.page.keyboard.press("Control+z");
+  }
+
+  async save(): Promise<void> {
+    await this.focusEditor();
+    await this.page.keyboard.press("Control+s");
+  }
+
+  /** Closes what lies over the editor. */
+  async escape(): Promise<void> {
+    await this.page.keyboard.press("Escape");
+  }
+
+  async picture(file: string): Promise<void> {
+    await this.page.screenshot({ path: file });
+  }
+}
+
+async function appears(what: Locator, limitMs: number): Promise<boolean> {
+  return what.waitFor({ timeout: limitMs }).then(() => true, () => false);
+}

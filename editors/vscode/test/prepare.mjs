@@ -1,0 +1,23 @@
+// Installs hiera.vsix into the VS Codes of .vscode-test/, as a user does. After `npm run package`.
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+
+const here = import.meta.dirname;
+const vsix = path.join(here, "..", "hiera.vsix");
+if (!existsSync(vsix)) throw new Error(`${vsix} is missing: run npm run package`);
+
+for (const name of ["newest", "oldest"]) {
+  const folder = path.join(here, "..", ".vscode-test", name);
+  const { entry } = JSON.parse(readFileSync(path.join(folder, "installed.json"), "utf8"));
+  const extensions = path.join(folder, "extensions");
+  rmSync(extensions, { recursive: true, force: true });
+  const userData = mkdtempSync(path.join(tmpdir(), "hiera-vscode-"));
+  try {
+    const command = [entry, "--user-data-dir", userData, "--extensions-dir", extensions, "--install-extension", vsix];
+    execFileSync(path.join(folder, "node"), command, { stdio: ["ignore", "inherit", "inherit"], timeout: 60_000 });
+  } finally {
+    rmSync(userData, { recursive: true, force: true });
+  }
+}
