@@ -53,12 +53,19 @@ def _device(cuda: ctypes.CDLL, index: int) -> dict[str, object]:
         "index": index,
         "name": name.value.decode(errors="replace"),
         "memory_bytes": memory.value,
+        "pci": _bus_address(cuda, handle),
     }
     for key, attribute in ATTRIBUTES.items():
         value = ctypes.c_int()
         status = cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, handle)
         facts[key] = value.value if status == 0 else 0
     return facts
+
+
+def _bus_address(cuda: ctypes.CDLL, handle: ctypes.c_int) -> str:
+    address = ctypes.create_string_buffer(32)
+    status = cuda.cuDeviceGetPCIBusId(address, len(address), handle)
+    return address.value.decode() if status == 0 else ""
 
 
 def _error_name(cuda: ctypes.CDLL, status: int) -> str:

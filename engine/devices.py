@@ -88,7 +88,7 @@ def from_driver(facts: Mapping[str, Any], driver: str) -> Device:
     if row is None or facts["sm_count"] < SAME_CARD * row["sm_count"]:
         return _estimated(facts, driver)
     return _from_row(
-        row, kind="cuda", name=facts["name"], driver=driver, index=facts["index"],
+        row, kind="cuda", name=facts["name"], driver=driver, index=facts["index"], pci=facts.get("pci", ""),
         sm=f"{facts['major']}.{facts['minor']}", sm_count=facts["sm_count"], l2_bytes=facts["l2_bytes"],
         memory_bytes=facts["memory_bytes"], shared_bytes_per_block=facts["shared_bytes_per_block"],
     )
@@ -101,7 +101,8 @@ def _estimated(facts: Mapping[str, Any], driver: str) -> Device:
     # Double data rate: two transfers a memory clock.
     dram_bytes_per_s = 2 * facts["memory_clock_khz"] * 1e3 * facts["bus_bits"] / 8
     return Device(
-        kind="cuda", name=facts["name"], sm=sm, driver=driver, index=facts["index"], sm_count=facts["sm_count"],
+        kind="cuda", name=facts["name"], sm=sm, driver=driver, index=facts["index"], pci=facts.get("pci", ""),
+        sm_count=facts["sm_count"],
         l2_bytes=facts["l2_bytes"], memory_bytes=facts["memory_bytes"], dram_bytes_per_s=dram_bytes_per_s,
         copy_bytes_per_s=COPY_FRACTION * dram_bytes_per_s,
         flops_per_s={

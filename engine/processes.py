@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -113,7 +113,8 @@ class Worker:
         python: The user's interpreter.
         env: Further environment variables.
         cwd: Working directory.
-        wrap: Prefix of the command line, such as a sandbox or a profiler.
+        wrap: Prefix of the command line, such as a sandbox or a profiler; or what finds one when it is needed.
+        pass_fds: Descriptors that it inherits.
     """
 
     def __init__(
@@ -123,20 +124,21 @@ class Worker:
         python: str = sys.executable,
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
-        wrap: Sequence[str] = (),
+        wrap: Sequence[str] | Callable[[], Awaitable[Sequence[str]]] = (),
         pass_fds: Sequence[int] = (),
     ) -> None:
         self.role = role
         self._python = python
         self._env = child_environment({**bytecode_cache(role), **(env or {})})
         self._cwd = cwd
-        self._wrap = tuple(wrap)
+        self._wrap = wrap
         self._pass_fds = tuple(pass_fds)
         self._process: asyncio.subprocess.Process | None = None
         self._replies: asyncio.StreamReader | None = None
         self._transport: asyncio.BaseTransport | None = None
         self._busy = asyncio.Lock()
         self._number = 0
+        self._killed_because = ""
         # A file, not a pipe: a full pipe would block a worker that logs a lot.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker.
 
@@ -164,8 +166,8 @@ class Worker:
         Raises:
             WorkerTimeoutError: No reply within `timeout_s` seconds; the process is gone.
             WorkerDiedError: The process ended first.
+            WorkerError: It was killed by `kill`, or the worker raised.
             InputError: The worker refused the request for a reason of the user's.
-            WorkerError: The worker raised.
         """
         async with self._busy:
             try:
@@ -185,6 +187,13 @@ class Worker:
         failure = WorkerError(error["problem"], hint=error["hint"])
         failure.add_note(error.get("log", ""))
         raise failure
+
+    def kill(self, reason: str) -> None:
+        """Kill the process in the middle of what it does; the request in flight ends with `reason`."""
+        if self._process is not None:
+            self._killed_because = reason
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def close(self) -> None:
         """End the process, if one runs, without waiting for it to be polite."""
@@ -208,6 +217,10 @@ class Worker:
             line = await replies.readline()
             if not line.endswith(b"\n"):
                 status = await process.wait()
+                if self._wrap and status > 128:
+                    status = 128 - status  # A wrapper tells its child's signal like a shell does.
+                if self._killed_because:
+                    raise WorkerError(f"the process was killed: {self._killed_because}", hint="let it take less")
                 raise WorkerDiedError(kind, exit_status=status, log_tail=self.log_tail)
             reply = json.loads(line)
             if "event" in reply:
@@ -217,6 +230,9 @@ class Worker:
             return reply
 
     async def _start(self) -> None:
+        if callable(self._wrap):
+            self._wrap = await self._wrap()
+        self._killed_because = ""
         read_fd, write_fd = os.pipe()
         try:
             self._process = await asyncio.create_subprocess_exec(

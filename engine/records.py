@@ -27,6 +27,7 @@ class Device:
         sm: Compute capability, such as `9.0`.
         driver: Driver version, or empty.
         index: CUDA device index.
+        pci: PCI bus address, by which NVIDIA's management library finds the card; empty where unknown.
         sm_count: Multiprocessors.
         l2_bytes: Size of the L2 cache.
         memory_bytes: Device memory.
@@ -43,6 +44,7 @@ class Device:
     sm: str
     driver: str = ""
     index: int = 0
+    pci: str = ""
     sm_count: int = 0
     l2_bytes: int = 0
     memory_bytes: int = 0
@@ -279,6 +281,17 @@ MANDATORY = frozenset({"outputs", "numeric", "inputs untouched", "fresh inputs",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockSample:
+    """The card's state beside one pair of timed blocks; None where the driver does not tell."""
+
+    sm_mhz: int | None = None
+    memory_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Paired timing. Sample lists are microseconds a call, one median per block, in order.
 
@@ -288,12 +301,16 @@ class Timing:
         speedup: Median over blocks of reference over candidate.
         ci95: Bootstrap interval of `speedup`.
         minimum_detectable: Smallest difference the run could see, as a fraction.
+        same_vs_same: Half width of the interval of blocks of one side against blocks of the same side, as a fraction:
+            what the run would call a difference where there is none. None for timings from before it was taken.
         wall_us: Parent's wall-clock slope a call, None where not taken.
         speedup_vs_compile: Against the best torch.compile mode, None where not measured.
         compile_ci95: Its interval.
         warm_us: Median with warm caches, None where not taken.
         clock: What decided, such as `cuda events, cold L2`.
         notes: Sentences for the user, such as that events and wall clock disagree.
+        clocks: The card's state after each pair of blocks; empty where the driver does not tell.
+        strangers: Other processes that had the GPU open meanwhile.
     """
 
     candidate_us: tuple[float, ...]
@@ -301,12 +318,15 @@ class Timing:
     speedup: float
     ci95: tuple[float, float]
     minimum_detectable: float = 0.01
+    same_vs_same: float | None = None
     wall_us: float | None = None
     speedup_vs_compile: float | None = None
     compile_ci95: tuple[float, float] | None = None
     warm_us: float | None = None
     clock: str = "cuda events, cold L2"
     notes: tuple[str, ...] = ()
+    clocks: tuple[ClockSample, ...] = ()
+    strangers: tuple[str, ...] = ()
 
     @property
     def median_us(self) -> float:

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ContractError, ToolError
-from engine.evaluate import compiler
+from engine.evaluate import build as build_module
+from engine.evaluate import compiler, sandbox
 from engine.evaluate.build import Builder, architecture
 from engine.evaluate.libraries import find_library
 from engine.records import Build, Failure
@@ -356,25 +357,77 @@ async def test_missing_nvcc_is_a_tool_error(toolchain, cache, tmp_path):
         await Builder(other, cache).build(where, sources.SPACE_CUDA, space="cuda", sm="9.0")
 
 
-@pytest.mark.parametrize("isolation", ["bubblewrap", "network namespace", "resource limits only"])
-async def test_builds_run_in_every_isolation(builder, tmp_path, monkeypatch, isolation):
-    choice = compiler.LIMITS_ONLY
-    if isolation != choice.name:
-        choice = await compiler._find_isolation(bubblewrap=isolation == "bubblewrap")
-        if choice.name != isolation:
-            pytest.skip(f"{isolation} does not work on this machine")
-    monkeypatch.setattr(compiler, "_known", [choice])
+ISOLATIONS = ["bubblewrap", "landlock and seccomp", "network namespace", "resource limits only"]
+
+
+async def isolated(monkeypatch, name: str) -> sandbox.Isolation:
+    """Let every build run in this isolation, or skip the test."""
+    for choice in [*sandbox._choices(), sandbox.LIMITS_ONLY]:
+        if choice.name == name and await sandbox._works(choice):
+            monkeypatch.setattr(sandbox, "_known", [choice])
+            return choice
+    pytest.skip(f"{name} does not work on this machine")
+    return sandbox.LIMITS_ONLY
+
+
+@pytest.mark.parametrize("name", ISOLATIONS)
+async def test_builds_run_in_every_isolation(builder, tmp_path, monkeypatch, name):
+    choice = await isolated(monkeypatch, name)
     where = folder(tmp_path, sources.DECLARATION_CUDA)
     build = await builder.build(where, fresh(sources.SPACE_CUDA), space="cuda", sm="9.0")
     assert isinstance(build, Build), build
-    assert compiler._known == [choice]
+    assert sandbox._known == [choice], "it was given up for a weaker one"
     work = tmp_path / "work"
     work.mkdir()
-    secret = tmp_path / "groundtruth.py"
-    secret.write_text("secret")
-    done = await compiler.compile_in(work, ["/bin/sh", "-c", f"cat {secret}; ls /sys/class/net"])
+    secret, outside = tmp_path / "groundtruth.py", tmp_path / "outside"
+    secret.write_text("the answer")
+    script = (f"cat {secret}; touch {outside}; "
+              f"{sys.executable} -c 'import socket; socket.create_connection((\"127.0.0.1\", 9), 1)'")
+    done = await compiler.compile_in(work, ["/bin/sh", "-c", script], readable=[sys.prefix, sys.base_prefix])
     if choice.private_files:
-        assert "secret" not in done.log.replace(str(secret), "")
+        assert "the answer" not in done.log
+        assert not outside.exists()
+    if choice.kind == "landlock":
+        assert "PermissionError" in done.log
+
+
+@pytest.mark.parametrize("name", ISOLATIONS[:2])
+@pytest.mark.parametrize("line", ['#include "/etc/passwd"', '#include "SECRET"', 'asm(".incbin \"SECRET\"");'])
+async def test_a_source_cannot_read_what_it_is_not_shown(builder, tmp_path, monkeypatch, name, line):
+    await isolated(monkeypatch, name)
+    where = folder(tmp_path, sources.DECLARATION_CUDA)
+    secret = tmp_path / "groundtruth.py"
+    secret.write_text("the_answer is = 42;\n")
+    source = fresh(sources.SPACE_CUDA + line.replace("SECRET", str(secret)) + "\n")
+    found = await builder.build(where, source, space="cuda", sm="9.0")
+    assert isinstance(found, Failure), "it was read"
+    assert "root:" not in found.log_tail
+    assert "the_answer" not in found.log_tail
+
+
+BOMBS = {
+    "memory": "template <int N> struct B { B<N - 1> a; B<N - 1> b; static constexpr int v = B<N - 1>::v + N; };\n"
+              "template <> struct B<0> { static constexpr int v = 0; char c; };\n"
+              "template <unsigned long long N> struct D { using L = typename D<2 * N>::L; using R = typename "
+              "D<2 * N + 1>::L; };\nstatic_assert(sizeof(D<1>) && D<1>::L::v);\n",
+    "time": "constexpr unsigned long long f(unsigned long long n) { unsigned long long s = 0; "
+            "while (n) s += n * n; return s; }\nstatic_assert(f(7) != 1);\n",
+    "output": "#define A(x) x x x x x x x x x x\n#define B(x) A(A(A(x)))\n"
+              "__device__ const char bomb[] = B(B(\"0123456789\"));\n",
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+async def test_a_compile_bomb_costs_its_own_build_only(builder, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(build_module, "TIMEOUT_S", 8.0)
+    monkeypatch.setattr(compiler, "MEMORY_BYTES", 1 << 30)
+    where = folder(tmp_path, sources.DECLARATION_CUDA)
+    await builder.prepare(where)
+    began = time.monotonic()
+    found = await builder.build(where, fresh(BOMBS[kind] + sources.SPACE_CUDA), space="cuda", sm="9.0")
+    assert isinstance(found, Failure)
+    assert time.monotonic() - began < 60
+    assert list((builder.cache.work).iterdir()) == []
 
 
 @pytest.mark.slow

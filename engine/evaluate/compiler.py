@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import WorkerTimeoutError
 from engine import processes
+from engine.evaluate.sandbox import distrust, find_isolation
 
 MEMORY_BYTES = 8 << 30
 FILE_BYTES = 256 << 20
 LOG_BYTES = 256 << 10
 TIMEOUT_S = 180.0
-_SYSTEM_FOLDERS = (
-    "/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-)
 # Both streams go to a file, so that the file-size limit also bounds a flood of messages.
 _LIMITED = 'ulimit -c 0; ulimit -v {memory}; ulimit -t {seconds}; ulimit -f {blocks}; exec "$@" >compiler.log 2>&1'
-_BUBBLEWRAP = (
-    "--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--proc", "/proc", "--dev", "/dev",
-    "--tmpfs", "/tmp",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,64 +30,6 @@ class Compiled:
 
     status: int
     log: str
-
-
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """How compilers are shut in.
-
-    Attributes:
-        name: For reports.
-        command: Prefix of the command line.
-        private_files: Only named folders are visible.
-    """
-
-    name: str
-    command: tuple[str, ...] = ()
-    private_files: bool = False
-
-    def wrap(self, command: Sequence[str], *, folder: Path, readable: Sequence[str]) -> list[str]:
-        """`command` as run inside, with `folder` writable and `readable` visible."""
-        if not self.private_files:
-            return [*self.command, *command]
-        binds: list[str] = []
-        visible: list[Path] = []
-        for name in [*_SYSTEM_FOLDERS, *readable]:
-            # A folder below one that is bound already cannot be, and need not be, bound again.
-            for path in (Path(name), Path(name).resolve()):
-                if not any(path.is_relative_to(other) for other in visible):
-                    visible.append(path)
-                    binds += ["--ro-bind-try", str(path), str(path)]
-        return [*self.command, *binds, "--bind", str(folder), str(folder), "--chdir", str(folder), "--", *command]
-
-
-LIMITS_ONLY = Isolation("resource limits only")
-_known: list[Isolation] = []
-
-
-async def find_isolation() -> Isolation:
-    """The strongest isolation that works here: bubblewrap, else a network namespace, else limits only."""
-    if not _known:
-        _known.append(await _find_isolation(bubblewrap=True))
-    return _known[0]
-
-
-async def _find_isolation(*, bubblewrap: bool) -> Isolation:
-    choices = []
-    if bubblewrap and shutil.which("bwrap"):
-        choices.append(Isolation("bubblewrap", ("bwrap", *_BUBBLEWRAP), private_files=True))
-    if shutil.which("unshare"):
-        choices.append(Isolation("network namespace", ("unshare", "--net")))
-        choices.append(Isolation("network namespace", ("unshare", "--net", "--map-root-user")))
-    with tempfile.TemporaryDirectory(prefix="hiera-") as name:
-        for choice in choices:
-            command = choice.wrap(["true"], folder=Path(name), readable=())
-            try:
-                if (await processes.run(command, timeout_s=10)).status == 0:
-                    return choice
-            except (OSError, WorkerTimeoutError):
-                continue
-    return LIMITS_ONLY
 
 
 async def compile_in(
@@ -115,7 +49,7 @@ async def compile_in(
         timeout_s: Wall-clock limit; CPU seconds of each process are held to the same number.
         env: Further environment variables.
     """
-    limits = _LIMITED.format(memory=MEMORY_BYTES >> 10, seconds=int(timeout_s) + 1, blocks=FILE_BYTES >> 9)
+    limits = _LIMITED.format(memory=_memory_bytes() >> 10, seconds=int(timeout_s) + 1, blocks=FILE_BYTES >> 9)
     shell = ["/bin/sh", "-c", limits, "sh", *command]
     variables = processes.child_environment({"TMPDIR": str(folder), "LC_ALL": "C", **(env or {})})
     while True:
@@ -126,11 +60,22 @@ async def compile_in(
             )
         except WorkerTimeoutError:
             return Compiled(124, f"the compiler ran longer than {timeout_s:g} s and was stopped\n" + _log(folder))
-        if isolation.private_files and done.status != 0 and done.stderr.startswith("bwrap:"):
-            # This machine's folders cannot be laid out inside: the next best isolation, from now on.
-            _known[:] = [await _find_isolation(bubblewrap=False)]
+        if _not_started(isolation.kind, done):
+            # This machine's folders cannot be laid out inside.
+            await distrust(isolation)
             continue
         return Compiled(done.status, done.output + _log(folder))
+
+
+def _not_started(kind: str, done: processes.Finished) -> bool:
+    """True when the trouble is the isolation's own: a compiler's messages go to its log, not to these streams."""
+    says = {"bubblewrap": "bwrap:", "landlock": "shut_in:"}.get(kind)
+    return says is not None and done.status != 0 and done.stderr.startswith(says)
+
+
+def _memory_bytes() -> int:
+    """What one compiler may take: a part of a small machine, so that a template bomb costs its own build only."""
+    return min(MEMORY_BYTES, int(0.6 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")))
 
 
 def _log(folder: Path) -> str:

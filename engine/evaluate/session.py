@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +13,9 @@ from typing import Any
 from contracts import codec
 from contracts.contract import Contract
 from contracts.errors import HieraError, InputError, WorkerError
+from engine.evaluate import sandbox
 from engine.evaluate.verify import seeds
+from engine.evaluate.watch import Allowance, watch
 from engine.processes import Worker
 from engine.records import Build
 from engine.toolchain import Toolchain
@@ -23,7 +23,6 @@ from engine.toolchain import Toolchain
 START_S = 180.0
 LOAD_S = 60.0
 GUARD_SETS = 12
-HOST_MEMORY_BYTES = 8 << 30
 # A freed block must come back with its poison, not as fresh zero pages, where no GPU allocator does that.
 HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD_": "1073741824",
                     "OMP_NUM_THREADS": "1"}
@@ -69,13 +68,15 @@ class Session:
         budget_bytes: For argument sets; what a single set needs is taken in any case.
         reference: Build of the user's kernel where the contract's reference is CUDA text.
         prestarted: Processes that are warm already, for the first judge and candidate.
+        allowance: What a candidate may take of host and device memory.
     """
 
     def __init__(
         self, toolchain: Toolchain, contract: Contract, folder: Path, device: str, *, budget_bytes: int,
-        reference: Build | None = None, prestarted: Prestarted | None = None,
+        reference: Build | None = None, prestarted: Prestarted | None = None, allowance: Allowance | None = None,
     ) -> None:
         self.contract, self.device = contract, device
+        self._allowance = allowance or Allowance()
         self._toolchain, self._folder, self._budget_bytes, self._reference = toolchain, folder, budget_bytes, reference
         self._shared: Path | None = None
         self._prestarted = prestarted if prestarted is not None and prestarted.device == device else None
@@ -129,15 +130,21 @@ class Session:
         """
         worker = await self._take(environment or {})
         assert build.extension is not None
-        self._watchers[worker] = asyncio.create_task(_watch_memory(worker))
+        assert worker.pid is not None
+        measures = await sandbox.candidate_report(cuda=self.device != "cpu")
+        if watched := self._allowance.how(worker.pid):
+            measures[watched] = "in force"
+        self._watchers[worker] = asyncio.create_task(watch(worker, self._allowance))
+        staged = self._staged(build.extension)
         try:
-            reply = await worker.call(
-                "load", timeout_s=LOAD_S, extension=build.extension, module=build.module, entry=self.contract.entry,
-                writable=[], readable=self._readable(build))
+            reply = await worker.call("load", timeout_s=LOAD_S, extension=str(staged), module=build.module,
+                                      entry=self.contract.entry, writable=[], readable=self._readable())
         except BaseException:
             await self.end(worker)
             raise
-        return worker, reply["lockdown"]
+        finally:
+            shutil.rmtree(staged.parent, ignore_errors=True)
+        return worker, measures | reply["lockdown"]
 
     async def end(self, worker: Worker) -> None:
         """End a candidate's process; the next one starts meanwhile."""
@@ -225,12 +232,17 @@ class Session:
             raise
         return worker
 
-    def _readable(self, build: Build) -> list[str]:
+    def _readable(self) -> list[str]:
         toolchain = self._toolchain
-        paths = [toolchain.cuda_home, *toolchain.site_packages]
-        if build.extension is not None:
-            paths.append(str(Path(build.extension).resolve().parent.parent))
-        return [path for path in paths if path]
+        return [path for path in (toolchain.cuda_home, *toolchain.site_packages) if path]
+
+    def _staged(self, extension: str) -> Path:
+        """A copy of the extension and the libraries beside it, in a folder where no other candidate's lie."""
+        assert self._shared is not None
+        folder = Path(tempfile.mkdtemp(prefix="load-", dir=self._shared))
+        for path in Path(extension).parent.glob("*.so*"):
+            shutil.copy2(path, folder / path.name)
+        return folder / Path(extension).name
 
     async def _drop(self) -> None:
         spare, self._spare = self._spare, None
@@ -266,25 +278,8 @@ def _judge(python: str, folder: Path) -> Worker:
 
 def _candidate(python: str, folder: Path, device: str, environment: Mapping[str, str]) -> Worker:
     host = HOST_ENVIRONMENT if device == "cpu" else {}
-    return Worker("candidate", python=python, cwd=folder,
-                  env={"PYTHONWARNINGS": "ignore", **host, **environment})
-
-
-async def _watch_memory(worker: Worker) -> None:
-    """Kill a candidate that takes more host memory than a kernel's host code has any use for."""
-    page = os.sysconf("SC_PAGE_SIZE")
-    first: int | None = None
-    while worker.pid is not None:
-        try:
-            pages = int(Path("/proc", str(worker.pid), "statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            return
-        first = first if first is not None else pages
-        if (pages - first) * page > HOST_MEMORY_BYTES:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)
-            return
-        await asyncio.sleep(0.1)
+    return Worker("candidate", python=python, cwd=folder, env={"PYTHONWARNINGS": "ignore", **host, **environment},
+                  wrap=lambda: sandbox.candidate_prefix(folder, cuda=device != "cpu", python=python))
 
 
 def own(judge: Worker | None) -> Worker:

@@ -54,6 +54,16 @@ def lock(writable, readable):
     return report
 
 
+def shut_in(writable, readable):
+    """What a compiler can live with: it still starts programs. Returns a report like `lock`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return {
+        "no new privileges": _try(lambda: _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))),
+        "landlock": _try(lambda: _landlock(libc, writable, readable)),
+        "seccomp": _try(lambda: _no_network(libc)),
+    }
+
+
 def _try(measure):
     try:
         measure()
@@ -77,22 +87,36 @@ def _limits():
 
 
 def _seccomp(libc):
-    column, machine = MACHINES[platform.machine()]
-    code = [_op(0x20, 0, 0, 4), _op(0x15, 1, 0, machine), _op(0x06, 0, 0, ERRNO | EPERM), _op(0x20, 0, 0, 0)]
-    if column == 0:  # The x32 numbers would go around the list.
-        code += [_op(0x35, 0, 1, 0x40000000), _op(0x06, 0, 0, ERRNO | EPERM)]
+    column, _ = MACHINES[platform.machine()]
+    code = []
     for numbers in DENIED.values():
         if numbers[column]:
             code += [_op(0x15, 0, 1, numbers[column]), _op(0x06, 0, 0, ERRNO | EPERM)]
     code += [_op(0x15, 0, 1, SPECIAL["clone3"][column]), _op(0x06, 0, 0, ERRNO | ENOSYS)]
-    first_argument = _op(0x20, 0, 0, 16)
-    code += [_op(0x15, 0, 4, SPECIAL["socket"][column]), first_argument, _op(0x15, 0, 1, AF_UNIX),
-             _op(0x06, 0, 0, ALLOW), _op(0x06, 0, 0, ERRNO | EACCES)]
-    code += [_op(0x15, 0, 4, SPECIAL["clone"][column]), first_argument, _op(0x45, 0, 1, CLONE_THREAD),
-             _op(0x06, 0, 0, ALLOW), _op(0x06, 0, 0, ERRNO | EPERM)]
-    code += [_op(0x15, 0, 4, SPECIAL["kill"][column]), first_argument, _op(0x15, 0, 1, os.getpid()),
-             _op(0x06, 0, 0, ALLOW), _op(0x06, 0, 0, ERRNO | EPERM)]
-    code.append(_op(0x06, 0, 0, ALLOW))
+    code += _if_first_argument("socket", _op(0x15, 0, 1, AF_UNIX), EACCES)
+    code += _if_first_argument("clone", _op(0x45, 0, 1, CLONE_THREAD), EPERM)
+    code += _if_first_argument("kill", _op(0x15, 0, 1, os.getpid()), EPERM)
+    _install(libc, code)
+
+
+def _no_network(libc):
+    _install(libc, _if_first_argument("socket", _op(0x15, 0, 1, AF_UNIX), EACCES))
+
+
+def _if_first_argument(call, test, refusal):
+    """Allow `call` where `test` of its first argument holds."""
+    column, _ = MACHINES[platform.machine()]
+    return [_op(0x15, 0, 4, SPECIAL[call][column]), _op(0x20, 0, 0, 16), test, _op(0x06, 0, 0, ALLOW),
+            _op(0x06, 0, 0, ERRNO | refusal)]
+
+
+def _install(libc, rules):
+    """A filter of `rules` for every thread; what they do not name is allowed."""
+    column, machine = MACHINES[platform.machine()]
+    code = [_op(0x20, 0, 0, 4), _op(0x15, 1, 0, machine), _op(0x06, 0, 0, ERRNO | EPERM), _op(0x20, 0, 0, 0)]
+    if column == 0:  # The x32 numbers would go around the list.
+        code += [_op(0x35, 0, 1, 0x40000000), _op(0x06, 0, 0, ERRNO | EPERM)]
+    code += [*rules, _op(0x06, 0, 0, ALLOW)]
     text = ctypes.create_string_buffer(b"".join(code))
     # struct sock_fprog: a 16-bit length, padding, a pointer.
     program = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(text)))
