@@ -13,7 +13,7 @@ SOFTMAX = {
     "honest": None, "honest_aten": None, "honest_caches_scratch": None,
     "zeros": "numeric", "constant": "numeric", "half_precision": "numeric", "biased": "numeric",
     "part_of_row": "numeric", "no_maximum": "numeric", "misses_last": "numeric", "unwritten": "numeric",
-    "stale_by_pointer": "fresh inputs", "stale_by_fingerprint": "fresh inputs", "idles_later": "fresh inputs",
+    "stale_by_pointer": "fresh inputs", "stale_by_fingerprint": "one element changed", "idles_later": "fresh inputs",
     "same_buffer": "held outputs", "mutates_input": "inputs untouched", "returns_input": "alias",
     "writes_beside": "guard bands", "wrong_shape": "outputs", "wrong_dtype": "outputs", "overlapping": "outputs",
     "swallows_nan": "special values", "raises": "runs", "crashes": "runs", "aborts": "runs", "exits": "runs",

@@ -14,7 +14,7 @@ WORKER = str(Path(__file__).resolve().parent.parent / "engine" / "worker")
 if "_hiera_worker" not in sys.modules:
     load_package(WORKER)
 
-from _hiera_worker import judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
+from _hiera_worker import judge_change, judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -268,15 +268,58 @@ def test_lockdown_refuses_what_a_kernel_does_not_need(tmp_path):
     assert answer["found"]["own"] == "allowed"
 
 
+ANY = judge_inputs.Profile("normal")
+
+
 def test_the_last_element_is_changed_so_much_that_a_mean_of_a_million_shows_it():
     values = torch.randn(1000, 1000)
     before = values.clone()
 
-    judge_inputs.perturb(values, generator(), last=True)
+    judge_change.change(values, ANY, "last", generator())
 
     assert values[-1, -1] - before[-1, -1] == pytest.approx(64.0, rel=1e-4)
     assert int((values != before).sum()) == 1
     assert abs(float((values * values).mean() - (before * before).mean())) > 1e-3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_change_inside_stays_away_from_where_fingerprints_look(seed):
+    values = torch.randn(20, 30)
+    before = values.clone()
+
+    judge_change.change(values, ANY, "inside", generator(seed))
+
+    (place,) = (values != before).flatten().nonzero().flatten().tolist()
+    assert judge_change.EDGE <= place < 600 - judge_change.EDGE
+
+
+@pytest.mark.parametrize("where", ["inside", "last", "swap", "anywhere"])
+@pytest.mark.parametrize(("values", "found"), [
+    (torch.randn(40, 3), ANY), (torch.randn(()), ANY), (torch.randn(7).half(), ANY),
+    (torch.randn(6, 1).expand(6, 5), ANY), (torch.rand(9) > 0.5, judge_inputs.Profile("bool")),
+    (torch.randint(2, 6, (50,)), judge_inputs.Profile("integer", 2, 5)),
+    (torch.tensor([1.0, -1.0] * 20), judge_inputs.Profile("few values", values=[-1.0, 1.0])),
+    (torch.randn(8, dtype=torch.complex64), ANY)], ids=lambda v: str(getattr(v, "dtype", "")))
+def test_a_change_can_be_taken_back(values, found, where):
+    before = values.clone()
+
+    changed = judge_change.change(values, found, where, generator(3))
+
+    assert bool(changed) == (not torch.equal(values, before))
+    assert changed or where == "swap"
+    if where == "swap" and changed:
+        assert sorted(values.flatten().tolist(), key=str) == sorted(before.flatten().tolist(), key=str)
+    if found.kind == "integer":
+        assert 2 <= int(values.min()) <= int(values.max()) <= 5
+    if found.kind == "few values":
+        assert set(values.tolist()) == {-1.0, 1.0}
+    judge_change.undo(values, changed)
+    assert torch.equal(values, before)
+
+
+def test_integers_that_can_have_one_value_only_are_not_changed():
+    assert judge_change.change(torch.zeros(5, dtype=torch.int64), judge_inputs.Profile("integer"), "last",
+                               generator()) == []
 
 
 def test_an_honest_variance_of_constant_rows_may_round_its_mean():

@@ -13,7 +13,8 @@
 | inputs untouched | inputs, parameters and buffers have the same checksum after the call |
 | guard bands | memory around arguments and outputs is unchanged |
 | alias | no output lies in an input's memory, unless the reference's does |
-| fresh inputs | same pointers with new values, new pointers, changed weights, one changed element: all count |
+| fresh inputs | same pointers with new values, new pointers with the same values, changed weights: all count |
+| one element changed | so does one element of what the candidate just saw, wherever it is |
 | held outputs | an earlier output is unchanged after later calls |
 | repeatability | the same inputs give the same result within the error budget |
 | stream order | results are ready for work enqueued on the current stream right after the call |
@@ -36,9 +37,9 @@ from engine.records import Check, Verification
 
 NAMES = (
     "null test", "runs", "outputs", "numeric", "not trivial", "shape variants", "special values", "poison",
-    "inputs untouched", "guard bands", "alias", "fresh inputs", "held outputs", "repeatability", "stream order",
-    "cuda errors", "backend flags", "threads", "timed calls audited", "wall clock", "plausible time", "sanitizer",
-    "real headers",
+    "inputs untouched", "guard bands", "alias", "fresh inputs", "one element changed", "held outputs", "repeatability",
+    "stream order", "cuda errors", "backend flags", "threads", "timed calls audited", "wall clock", "plausible time",
+    "sanitizer", "real headers",
 )
 # Wrong values follow from most other faults.
 SYMPTOMS = ("not trivial", "shape variants", "special values", "repeatability", "numeric", "sanitizer", "real headers")

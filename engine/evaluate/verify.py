@@ -10,86 +10,17 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from contracts.contract import Contract
 from contracts.errors import InputError, WorkerDiedError, WorkerError, WorkerTimeoutError
 from engine.evaluate.checks import Ledger
+from engine.evaluate.trials import ILL_CONDITIONED, MOSTLY_BLANK, ZERO_MEAN, Limits, Trial, changes, plan
 from engine.processes import Worker
-
-ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
-OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties", "ramp", "constant rows",
-            "randn large")
-# Operators that may give equal elements in any order, and families full of equal elements.
-TIES_IN_ANY_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "msort"})
-WITH_TIES = frozenset({"ties", "half zeros", "integers", "constant rows"})
-ILL_CONDITIONED = frozenset({"constant rows"})
-MOSTLY_BLANK = 0.5
-PHASES = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How much verification a candidate gets.
-
-    Attributes:
-        search_s: Wall time after which optional trials are left out.
-        call_s: Longest a single call may take.
-        calls_s: Longest all calls of one verification may take together.
-        judge_s: Longest a reference run may take.
-        perturbations: One-element changes at most.
-        repeats: Calls with the same inputs.
-        trials: Trials with fresh seeds at the example's shape at least.
-        held: Results held for the check that later calls leave them alone.
-    """
-
-    search_s: float = 2.0
-    call_s: float = 20.0
-    calls_s: float = 120.0
-    judge_s: float = 300.0
-    perturbations: int = 8
-    repeats: int = 3
-    trials: int = 5
-    held: int = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One draw and one call. See `plan`."""
-
-    family: str
-    variant: int = 0
-    phase: int = 0
-    late: bool = False
-    must: bool = False
-    same_values_as_last: bool = False
-    same_inputs_new_weights: bool = False
-    check: str = "numeric"
 
 
 class StoppedError(Exception):
     """The candidate's process is gone: crash, hang or exit. The ledger says which."""
-
-
-def plan(contract: Contract, limits: Limits) -> tuple[Trial, ...]:
-    """The trials of one verification, most telling first. Pure."""
-    trials = [
-        Trial(family="randn", must=True),
-        Trial(family="example", must=True),
-        Trial(family="randn", late=True, must=True, check="stream order"),
-        Trial(family="randn", phase=5, must=True, same_values_as_last=True, check="fresh inputs"),
-        Trial(family="randn", phase=5, must=True, same_inputs_new_weights=True, check="fresh inputs"),
-    ]
-    trials += [Trial(family="randn", variant=i, must=i < 4, check="shape variants")
-               for i in range(1, len(contract.variants))]
-    trials += [Trial(family="not a number", check="special values")]
-    graph = contract.graph
-    any_order = graph is not None and any(node.base in TIES_IN_ANY_ORDER for node in graph.nodes)
-    families = [f for f in OPTIONAL if not (any_order and f in WITH_TIES)]
-    trials += [Trial(family=family, phase=number % PHASES) for number, family in enumerate(families)]
-    trials += [Trial(family="randn") for _ in range(limits.trials - 3)]
-    return tuple(trials)
 
 
 def seeds() -> Iterator[int]:
@@ -145,7 +76,7 @@ class Verifier:
             if self.ledger.rejected and number >= 1:
                 return
         async with self._working():
-            await self._perturbations(time.perf_counter() - self._worked_s)
+            await self._changes()
         if not self.ledger.rejected:
             async with self._working():
                 await self._repeats()
@@ -187,7 +118,7 @@ class Verifier:
         if wrong and (late or check == "stream order") and await self._right_later(expected, zero_mean):
             self.ledger.fail("stream order", "the output was right only after the whole device had been waited for")
         elif wrong and self._previous_sums == found["sums"] and found["sums"]:
-            self.ledger.fail("fresh inputs", "new values at the same addresses gave the earlier result again")
+            self.ledger.fail("fresh inputs", "new values gave the earlier result again")
         self._book(found, check, special)
         self._previous_sums = found["sums"]
         if reply["held"]:
@@ -309,26 +240,45 @@ class Verifier:
         ledger.require("inputs untouched", found["untouched"], "an argument's checksum changed during the call")
         ledger.require("guard bands", found["guards"], "memory beside an argument was written")
 
-    async def _perturbations(self, begin: float) -> None:
-        done = 0
-        draw = {**self._last, "family": "randn", "variant": 0, "seed": next(self._seeds), "phase": 0}
+    async def _changes(self) -> None:
+        """A draw that the candidate sees, and then that draw with one element changed, several times."""
+        if self.ledger.rejected:
+            return
+        wanted, least = changes(self._contract, self._limits)
+        draw = {"variant": 0, "family": "randn", "seed": next(self._seeds), "fixed_seed": next(self._seeds), "set": 0,
+                "phase": 0}
         drawn = await self._judge.call("draw", timeout_s=self._limits.judge_s, **draw)
-        for number in range(self._limits.perturbations):
-            if self.ledger.rejected or (number >= 2 and time.perf_counter() - begin > self._limits.search_s):
+        seed = next(self._seeds) >> 8
+        self._last = {**draw, "arguments": drawn["arguments"]}
+        self._families.append("randn")
+        expected = await self._judge.call("expect", timeout_s=self._limits.judge_s, seed=seed, remember=True)
+        await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True)
+        begin, done, blind = time.perf_counter(), 0, 0
+        for one in wanted:
+            spent = self._worked_s + time.perf_counter() - begin
+            enough = done >= self._limits.perturbations or (done >= least and spent > self._limits.search_s)
+            if self.ledger.rejected or enough or blind >= self._limits.perturbations:
                 break
             changed = await self._judge.call(
-                "perturb", timeout_s=self._limits.judge_s, seed=next(self._seeds), last=number == 0)
+                "change", timeout_s=self._limits.judge_s, seed=next(self._seeds), argument=one.argument,
+                where=one.where)
             if not changed["changed"]:
-                break
-            seed = next(self._seeds) >> 8
+                blind += 1
+                continue
+            # The same random numbers: what is drawn in the call must not be what shows.
             expected = await self._judge.call("expect", timeout_s=self._limits.judge_s, seed=seed)
+            if expected["shows"] is False:
+                blind += 1
+                continue
             self._families.append("one element changed")
-            await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True, check="fresh inputs",
+            await self.judged(drawn["arguments"], expected, seed=seed, zero_mean=True, check="one element changed",
                               count_threads=True)
             done += 1
-        self._last = {**draw, "arguments": drawn["arguments"]}
-        if not self.ledger.rejected:
-            self.ledger.ok("fresh inputs", f"same pointers, new pointers, new weights, {done} one-element changes")
+        if not self.ledger.rejected and done:
+            self.ledger.ok("one element changed", f"{done} changes" + (f", {blind} more do not show" if blind else ""))
+        elif not done:
+            why = "no single element shows in the output" if blind else "there is no argument to change"
+            self.ledger.skip("one element changed", why)
 
     async def _repeats(self) -> None:
         seed = next(self._seeds) >> 8

@@ -8,7 +8,7 @@ import math
 import time
 
 import torch
-from _hiera_worker import blocks, judge_compare, judge_inputs, judge_state, slabs
+from _hiera_worker import blocks, judge_change, judge_compare, judge_inputs, judge_state, slabs
 from _hiera_worker.judge_reference import Reference
 from _hiera_worker.judge_state import LARGE_BYTES, SLACK, State
 from _hiera_worker.wire import Refusal
@@ -17,7 +17,7 @@ from _hiera_worker.wire import Refusal
 def handle(kind, request, emit):
     """Serve one request; see the functions below for what each one does."""
     served = {
-        "warm": warm, "open": open_contract, "draw": draw, "perturb": perturb, "expect": expect, "check": check,
+        "warm": warm, "open": open_contract, "draw": draw, "change": change, "expect": expect, "check": check,
         "sums": output_sums, "null_test": null_test, "fill_sets": fill_sets, "time": time_reference,
         "plain": plain, "audit": audit, "compile": compile_reference, "canary": canary, "release": release,
     }.get(kind)
@@ -57,7 +57,8 @@ def open_contract(request):
     state.variants = state.contract["variants"]
     state.profiles = _profiles()
     state.reference.leaves = []
-    state.expected = state.drawn = state.values = None
+    state.expected = state.drawn = state.values = state.base = None
+    state.changed = []
     state.compiled = {}
     state.configurable = _flags_matter(state.contract)
     state.clock = None
@@ -88,7 +89,8 @@ def draw(request):
     """
     state = State
     state.drawn = dict(request)
-    state.expected = None
+    state.expected = state.base = None
+    state.changed = []
     state.slab.poison()
     places = judge_state.places(request["variant"], request["set"], request["phase"])
     _fill(request, places)
@@ -99,22 +101,22 @@ def draw(request):
     return {"arguments": judge_state.described(places)}
 
 
-def perturb(request):
-    """Change one element of one floating input in place. The expectation must be made again."""
+def change(request):
+    """Change one argument in place, an earlier change taken back. The expectation must be made again."""
     state = State
-    generator = torch.Generator().manual_seed(request["seed"])
-    # Weights too: a kernel may keep what it made of them and look at a few elements to see whether they changed.
-    names = [a["name"] for a in state.tensors if a["role"] in ("input", "parameter")]
-    usable = [n for n in names if state.values[n].dtype.is_floating_point and state.values[n].numel()]
-    if not usable:
-        return {"changed": False}
-    name = usable[int(torch.randint(0, len(usable), (), generator=generator))]
-    judge_inputs.perturb(state.values[name], generator, last=request.get("last", False))
-    state.expected = None
     judge_state.restore_mutable()
+    for tensor, old in state.changed:
+        judge_change.undo(tensor, old)
+    state.changed = []
+    tensor = state.values[request["argument"]]
+    generator = torch.Generator().manual_seed(request["seed"])
+    done = judge_change.change(tensor, state.profiles[request["argument"]], request["where"], generator)
+    if done:
+        state.changed.append((tensor, done))
+    state.expected = None
     judge_state.sum_inputs()
     state.slab.publish()
-    return {"changed": True}
+    return {"changed": bool(done)}
 
 
 def expect(request):
@@ -130,8 +132,19 @@ def expect(request):
         raise Refusal("the reference changed its inputs in place", "mark them mutable in the contract")
     judge_state.release_cache()
     shares = [e.blank_share for e in state.expected if e.is_float]
-    return {"outputs": placed, "note": note, "blank_share": max(shares, default=0.0),
+    if request.get("remember"):
+        state.base = judge_state.small_copies(state.expected)
+    return {"outputs": placed, "note": note, "blank_share": max(shares, default=0.0), "shows": _shows(),
             "seconds": time.perf_counter() - begin}
+
+
+def _shows():
+    """Would the outputs from before the change be refused now? None where nothing is remembered."""
+    base = State.base
+    if base is None or not State.changed:
+        return None
+    return any(judge_compare.judge_output(was, now, zero_mean=True)["match"] is False
+               for was, now in zip(base, State.expected))
 
 
 def check(request):
@@ -261,7 +274,7 @@ def canary(_request):
 
 def release(_request):
     """Give back every tensor that can be made again."""
-    State.expected = None
+    State.expected = State.base = None
     if getattr(State, "reference", None) is not None:
         State.reference.forget_wide()
     judge_state.release_cache(always=True)

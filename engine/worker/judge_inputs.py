@@ -75,22 +75,6 @@ def fill(tensor, family, found, generator, role, fan_in=1, position=0):
         _parameter(tensor, family, found, generator, role, fan_in)
 
 
-def perturb(tensor, generator_cpu, last=False):
-    """Change one random element a lot, in place. Returns what changed, for the record.
-
-    With `last` it is the very last one, and by so much that a sum over millions shows whether it was read.
-    """
-    index = tensor.numel() - 1 if last else int(torch.randint(0, tensor.numel(), (), generator=generator_cpu))
-    amount = 64.0 if last else 3.0
-    place = []
-    for size in reversed(tensor.shape):
-        place.append(index % size)
-        index //= size
-    place = tuple(reversed(place))
-    tensor[place] = tensor[place] + torch.tensor(amount, dtype=tensor.dtype, device=tensor.device)
-    return place
-
-
 def _parameter(tensor, family, found, generator, role, fan_in):
     if role == "buffer" and found.low >= 0:
         # Running variances and the like: a positive example stays positive.
