@@ -112,6 +112,14 @@ def parse_cuda(text: str) -> CudaFile:
     )
 
 
+def defined_names(text: str) -> set[str]:
+    """Names of functions, types and macros that `text` defines, wherever they stand."""
+    data = text.encode("utf-8", "surrogatepass")
+    found = tree_sitter.QueryCursor(_names()).captures(_parser().parse(data).root_node)
+    nodes = [node for captured in found.values() for node in captured]
+    return {data[node.start_byte : node.end_byte].decode("utf-8", "replace") for node in nodes}
+
+
 @cache
 def _language() -> tree_sitter.Language:
     return tree_sitter.Language(tree_sitter_cuda.language())
@@ -126,6 +134,17 @@ def _parser() -> tree_sitter.Parser:
 def _query() -> tree_sitter.Query:
     return tree_sitter.Query(
         _language(), "(function_definition) @function (call_expression (kernel_call_syntax)) @launch"
+    )
+
+
+@cache
+def _names() -> tree_sitter.Query:
+    return tree_sitter.Query(
+        _language(),
+        "(function_declarator declarator: (identifier) @name)"
+        "(struct_specifier name: (type_identifier) @name body: (_))"
+        "(class_specifier name: (type_identifier) @name body: (_)) (alias_declaration name: (type_identifier) @name)"
+        "(preproc_def name: (identifier) @name) (preproc_function_def name: (identifier) @name)",
     )
 
 

@@ -7,16 +7,19 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 
-from contracts.contract import Contract
+from contracts.contract import SPACES, Contract
 from contracts.cuda_adaptor import MARK
+from contracts.cuda_splice import spliced
 from contracts.errors import AgentError
 from engine import codegen
 from engine.agents import Situation
+from engine.agents.own_file import own_file
 from engine.codegen.rewrite_cu import rewrite
 from engine.planning import facts as planning_facts
 from engine.planning import spa, ssda
 from engine.planning.bottleneck import bottleneck_of, lessons
 from engine.planning.conditions import Fact
+from engine.planning.own_kernel import space_of
 from engine.planning.spa import Base, Choice
 from engine.records import Candidate, Evaluation, Plan, Score, Strategy
 from engine.trajectory import Usage, candidate_id
@@ -182,7 +185,9 @@ class ExpertAgent:
         key = (self._contract_id(contract), space, frozenset(choices.items()), situation.device.sm)
         if key not in self._programs:
             try:
-                self._programs[key] = codegen.write(contract, recipe, situation.device)
+                program = codegen.write(contract, recipe, situation.device)
+                file = own_file(situation)
+                self._programs[key] = program if file is None else _in_file(file.text, program, contract.entry, space)
             except codegen.CannotWrite as refusal:
                 self._programs[key] = refusal
             except Exception as error:  # noqa: BLE001 - a fault in one space must leave the others to write in.
@@ -248,6 +253,15 @@ class ExpertAgent:
 def _code(source: str) -> str:
     """The text without comments: recipes that differ only there are one candidate."""
     return "\n".join(line.rstrip() for line in _COMMENT.sub("", source).splitlines() if line.strip())
+
+
+def _in_file(text: str, program: codegen.Program, entry: str, space: str) -> codegen.Program | codegen.CannotWrite:
+    """The program in the user's own file, whose includes, comments and other functions stay."""
+    source = spliced(text, program.source, entry)
+    needed = SPACES.index(space_of(source))
+    if needed > max(SPACES.index(space), SPACES.index(space_of(program.source))):
+        return codegen.CannotWrite(f"the rest of the file is of space {SPACES[needed]}")
+    return replace(program, source=source)
 
 
 def _own_kernel(situation: Situation) -> Candidate | None:

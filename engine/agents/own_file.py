@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from contracts.cuda_adaptor import MARK
 from contracts.cuda_sites import parse_cuda
+from contracts.cuda_splice import with_bindings
 from contracts.folder import declaration
 from engine.agents import Situation
 from engine.agents.prompts import data
@@ -45,7 +46,7 @@ class OwnFile:
         return "\n".join(lines)
 
     def complete(self, source: str) -> str:
-        """A model's text made whole: lost `// hiera:` lines and our adaptor put back.
+        """A model's text made whole: lost `// hiera:` lines, Python bindings and our adaptor put back.
 
         Raises:
             WrongShapeError: A function that others may call is gone.
@@ -56,7 +57,8 @@ class OwnFile:
             raise WrongShapeError(f"the file no longer defines {', '.join(lost)}, which the user's file offers")
         kept = {line.strip() for line in _PRAGMA.findall(text)}
         missing = [line for line in _PRAGMA.findall(self.text) if line.strip() not in kept]
-        return "\n".join([*missing, text]) + ("\n" + self.adaptor if self.adaptor else "\n")
+        whole = with_bindings("\n".join([*missing, text]) + "\n", self.text)
+        return whole + self.adaptor
 
 
 def own_file(situation: Situation) -> OwnFile | None:
