@@ -19,6 +19,7 @@ from hiera_lsp.publisher import Publisher
 from hiera_lsp.requests import document_in, result_in, site_in
 from hiera_lsp.results import Result
 from hiera_lsp.session import Session
+from hiera_lsp.sites import EditorSite
 
 if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
@@ -139,6 +140,26 @@ class ResultCommands:
             return None
         standing = self._session.standing(found, self._session.finder.sites(document))
         return {**codec.to_data(found), "standing": standing}
+
+    def sites(self, argument: Any) -> list[dict[str, Any]]:
+        """What can be optimised in a document, for menus: each site's place, its result's standing and its job."""
+        document = document_in(self._server, argument)
+        found = self._session.finder.sites(document)
+        return [self._site(document, site, found) for site in found]
+
+    def _site(self, document: Document, site: EditorSite, found: tuple[EditorSite, ...]) -> dict[str, Any]:
+        result = self._session.live_result(document.uri, site.symbol)
+        candidate = result.candidate if result is not None else None
+        job = self._session.jobs.at(Site(document.uri, site.symbol))
+        return {
+            "uri": document.uri, "symbol": site.symbol, "kind": site.kind,
+            "firstLine": site.span.start_line, "nameLine": site.name_span.start_line, "lastLine": site.span.end_line,
+            "standing": self._session.standing(result, found) if result is not None else None,
+            "used": bool(result is not None and result.applied_hash),
+            "chosen": candidate.id if candidate is not None else None,
+            "headline": texts.lens_title(result, stale=False) if result is not None else "",
+            "jobId": job.id if job is not None else None,
+        }
 
     def _acceptable(self, argument: Any) -> tuple[Document, Result]:
         document, site = site_in(self._server, self._session, argument)

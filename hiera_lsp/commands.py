@@ -52,7 +52,7 @@ class Commands:
             ("hiera.secret", self.secret), ("hiera.accept", results.accept), ("hiera.use", results.use),
             ("hiera.accepted", results.accepted), ("hiera.discard", results.discard),
             ("hiera.choose", results.choose), ("hiera.diff", results.diff), ("hiera.explain", results.explain),
-            ("hiera.report", results.report), ("hiera.result", results.result),
+            ("hiera.report", results.report), ("hiera.result", results.result), ("hiera.sites", results.sites),
         ):
             self._server.command(name)(_safe(handler))
         self._server.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)(_safe(self.on_progress_cancel))
@@ -120,19 +120,23 @@ class Commands:
         if not self._session.trusted:
             raise ConfigError("the workspace is not trusted", hint="trust it: the interpreter to look at is in it")
         uri = document_in(self._server, argument).uri if argument else ""
-        python = self._session.settings_of(uri).interpreter
-        command = [sys.executable, "-c", DOCTOR, "doctor", *(["--python", python] if python else [])]
+        settings = self._session.settings_of(uri)
+        python = settings.interpreter or settings.suggested_interpreter
+        command = [sys.executable, "-P", "-c", DOCTOR, "doctor", *(["--python", python] if python else [])]
         near = Path(uris.to_fs_path(uri) or ".").parent
         done = await processes.run(command, timeout_s=DOCTOR_S, cwd=near if near.is_dir() else None)
         self._server.window_log_message(types.LogMessageParams(type=types.MessageType.Info, message=done.output))
         return {"text": done.output, "status": done.status}
 
     def secret(self, argument: Any) -> dict[str, Any]:
-        """Take a model's key from the editor's secret store: `{name, value}`. It stays in memory."""
+        """Take a model's key from the editor's secret store: `{name, value}`. It stays in memory; none ends it."""
         if not isinstance(argument, dict) or not all(isinstance(argument.get(key), str) for key in ("name", "value")):
             raise InputError("the secret has no name or no value", hint="pass {name, value}")
-        self._session.secrets[argument["name"]] = argument["value"]
-        return {"kept": True}
+        if argument["value"]:
+            self._session.secrets[argument["name"]] = argument["value"]
+        else:
+            self._session.secrets.pop(argument["name"], None)
+        return {"kept": bool(argument["value"])}
 
     def on_progress_cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
         """The user pressed Cancel on a progress."""

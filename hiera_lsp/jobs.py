@@ -187,7 +187,8 @@ class Jobs:
         from contracts import codec
 
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-u", "-c", PROGRAM,
+            # -P: the server's folder is the user's project, whose `json.py` or `types.py` is none of ours.
+            sys.executable, "-P", "-u", "-c", PROGRAM,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=environment, start_new_session=True, limit=64 << 20,
         )

@@ -151,7 +151,7 @@ class Session:
             agent=settings.agent,
             precision=settings.precision,  # type: ignore[arg-type]
             device=settings.device,
-            python=settings.interpreter,
+            python=settings.interpreter or settings.suggested_interpreter,
             confirm=confirm,
             llm=replace(self._model_options(uri), name=settings.llm_model, base_url=settings.llm_base_url,
                         key_variable=settings.llm_key_variable if own else ""),

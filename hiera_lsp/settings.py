@@ -18,6 +18,7 @@ class Settings:
 
     Attributes:
         interpreter: Python that has the user's torch; empty for a search.
+        suggested_interpreter: What the editor found, for where neither the user nor the project names one.
         device: `auto`, `cuda:N` or `none`.
         preset: Size of the search.
         budget: Candidates, 0 for the preset's number.
@@ -36,6 +37,7 @@ class Settings:
     """
 
     interpreter: str = ""
+    suggested_interpreter: str = ""
     device: str = "auto"
     preset: str = "normal"
     budget: int = 0
@@ -55,11 +57,11 @@ class Settings:
 
 # The editor's name of each field, and its admissible values where there are few.
 KEYS: dict[str, str] = {
-    "interpreter": "worker.interpreter", "device": "device", "preset": "preset", "budget": "budget.candidates",
-    "limit_s": "budget.seconds", "tokens": "budget.tokens", "precision": "precision", "space": "space",
-    "agent": "agent", "llm_base_url": "llm.baseUrl", "llm_model": "llm.model", "llm_key_variable": "llm.keyVariable",
-    "output_folder": "outputFolder", "code_lens": "codeLens.enable", "inlay_hints": "inlayHints.enable",
-    "notifications": "showNotifications",
+    "interpreter": "worker.interpreter", "suggested_interpreter": "worker.suggested", "device": "device",
+    "preset": "preset", "budget": "budget.candidates", "limit_s": "budget.seconds", "tokens": "budget.tokens",
+    "precision": "precision", "space": "space", "agent": "agent", "llm_base_url": "llm.baseUrl",
+    "llm_model": "llm.model", "llm_key_variable": "llm.keyVariable", "output_folder": "outputFolder",
+    "code_lens": "codeLens.enable", "inlay_hints": "inlayHints.enable", "notifications": "showNotifications",
 }
 CHOICES: dict[str, tuple[str, ...]] = {
     "preset": PRESETS, "precision": PRECISIONS, "space": ("", *SPACES), "agent": ("expert", "llm"),

@@ -65,10 +65,10 @@ class Client:
 
     @classmethod
     async def start(cls, *, cache: Path, settings: dict[str, Any] | None = None, env: dict[str, str] | None = None,
-                    fake_jobs: bool = False) -> Client:
+                    fake_jobs: bool = False, cwd: Path = ROOT) -> Client:
         how = [str(ROOT / "tests" / "fake_server.py")] if fake_jobs else ["-m", "hiera_lsp"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *how, cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            sys.executable, *how, cwd=cwd, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             env={**os.environ, "HIERA_CACHE": str(cache), **(env or {})}, limit=64 << 20,
         )
         return cls(process, settings or {})
@@ -97,7 +97,7 @@ class Client:
             raise LspError(reply["error"])
         return reply.get("result")
 
-    async def command(self, name: str, **argument: Any) -> Any:
+    async def command(self, name: str, /, **argument: Any) -> Any:
         return await self.request("workspace/executeCommand", {"command": name, "arguments": [argument]})
 
     def notify(self, method: str, params: Any) -> None:

@@ -19,12 +19,17 @@ def code_lenses(session: Session, document: Document) -> list[types.CodeLens]:
     for site in sites:
         result = session.live_result(document.uri, site.symbol)
         standing = session.standing(result, sites) if result is not None else "discarded"
-        if result is None or standing not in ("offered", "stale"):
+        if result is None or standing == "discarded":
             continue
         place = positions.to_range(site.name_span, document.lines, document.position_codec)
         stale = standing == "stale"
         entries = [(texts.lens_title(result, stale), "hiera.explain")]
-        if result.candidate is not None:
+        if standing == "accepted":
+            # A text that the kernel is in says so by itself; a module still has its own forward.
+            if result.applied_hash or site.kind == "cuda":
+                continue
+            entries.append((f"Use in this {site.kind}", "hiera.use"))
+        elif result.candidate is not None:
             accept = [] if result.no_gain else [("Accept", "hiera.accept")]
             entries += [("Re-verify", "hiera.reverify")] if stale else accept
             entries += [("Discard", "hiera.discard"), ("Diff", "hiera.diff"), ("Report", "hiera.report")]
