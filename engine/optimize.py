@@ -399,6 +399,8 @@ class _Loop:
         usage = added(self.spent_before, self.agent.usage)
         if usage != self.trajectory.usage:
             self.record("usage", usage)
+        for exchange in getattr(self.agent, "take_exchanges", tuple)():
+            self.record("exchange", exchange)
         for text in self.agent.take_notes(situation):
             self.record("note", Note(text=text))
 

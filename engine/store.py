@@ -1,7 +1,8 @@
 """Runs and cached evaluations on disk: append-only folders are the truth, the cache only saves time.
 
-A run folder holds `events.jsonl` (one event a line, synced to disk line by line), `sources/<id>.cu` and
-`contract/`. A line that a killed process left half written is cut off at the next opening.
+A run folder holds `events.jsonl` (one event a line, synced to disk line by line), `sources/<id>.cu`,
+`exchanges/<id>.json` where a language model was asked, and `contract/`. A line that a killed process left half
+written is cut off at the next opening.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import platformdirs
 from contracts import codec
 from contracts.errors import ConfigError, ContractError, InputError
 from engine.records import Candidate, Evaluation
-from engine.trajectory import KINDS, Event, Job, Trajectory
+from engine.trajectory import KINDS, Event, Exchange, Job, Trajectory
 
 # Raised when the meaning of an evaluation changes, so that old ones are not taken for new.
 PROTOCOL = "1"
@@ -99,11 +100,15 @@ class Run:
         data = codec.to_data(value)
         with _disk(self.folder):
             if isinstance(value, Candidate):
-                self._source(value.id + ".cu", value.source)
+                self._text("sources", value.id + ".cu", value.source)
                 data["source"] = ""
                 if value.reduced_source is not None:
-                    self._source(value.id + ".reduced.cu", value.reduced_source)
+                    self._text("sources", value.id + ".reduced.cu", value.reduced_source)
                     data["reduced_source"] = ""
+            elif isinstance(value, Exchange):
+                self._text("exchanges", value.id + ".json", json.dumps(data["messages"]))
+                data["messages"] = []
+                event = Event(kind, event.at_s, replace(value, messages=()))
             line = json.dumps({"kind": kind, "at_s": event.at_s, "data": data}, separators=(",", ":"))
             self._file.write(line.encode() + b"\n")
             self._file.flush()
@@ -119,8 +124,9 @@ class Run:
         with contextlib.suppress(OSError):
             self._file.close()
 
-    def _source(self, name: str, text: str) -> None:
-        path = self.folder / "sources" / name
+    def _text(self, below: str, name: str, text: str) -> None:
+        path = self.folder / below / name
+        path.parent.mkdir(exist_ok=True)
         part = path.with_suffix(".part")
         with part.open("wb") as file:
             file.write(text.encode())
@@ -191,6 +197,19 @@ class Store:
             raise InputError(f"{what} under {self.root / 'runs'} match {run!r}",
                              hint="see `hiera runs` for their names")
         return (exact or matching)[0]
+
+    def messages(self, run: str, exchange: str) -> tuple[tuple[str, str], ...]:
+        """The texts of an exchange with a language model, the answer last.
+
+        Raises:
+            InputError: The run has no such exchange.
+        """
+        path = self.find(run) / "exchanges" / f"{exchange}.json"
+        try:
+            return codec.from_data(json.loads(path.read_text(encoding="utf-8")), tuple[tuple[str, str], ...])
+        except (OSError, ValueError, TypeError, cattrs.BaseValidationError) as error:
+            raise InputError(f"the exchange cannot be read: {error}"[:300], hint="see `hiera runs`",
+                             file=path) from None
 
     def runs(self) -> Iterator[RunInfo]:
         """All readable runs, newest first."""

@@ -128,6 +128,27 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """One question to a language model and what came back. Holds no key.
+
+    Attributes:
+        id: First 12 hex digits of the SHA-256 of its texts; names the file that holds them.
+        about: Which agent asked: `ssda`, `spa`, `oa` or `repair`, or a variant of one.
+        round: The round it was asked in.
+        candidate: Id of the candidate that the answer became; empty for plans and for answers of no use.
+        problem: Why the answer was of no use, or empty.
+        messages: (role, text) pairs, the answer last. Left in its file when a run is read.
+    """
+
+    id: str
+    about: str
+    round: int
+    candidate: str = ""
+    problem: str = ""
+    messages: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
     """The end of a job. `complete` is False where `resume` can go on."""
 
@@ -146,7 +167,7 @@ class Note:
 KINDS: Mapping[str, type] = {
     "job": Job, "contract": Contract, "reduced": Contract, "device": Device, "workload": WorkloadProfile,
     "baseline": Baseline, "plan": Plan, "strategy": Strategy, "candidate": Candidate, "evaluation": Evaluation,
-    "usage": Usage, "note": Note, "resumed": Note, "stopped": Stopped,
+    "usage": Usage, "exchange": Exchange, "note": Note, "resumed": Note, "stopped": Stopped,
 }
 
 
@@ -174,6 +195,7 @@ class Trajectory:
     strategies: list[Strategy] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    exchanges: list[Exchange] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     stopped: Stopped | None = None
@@ -196,6 +218,8 @@ class Trajectory:
                 self.evaluations[value.candidate_id] = value
                 if self.first_verified_s is None and self.accepted(value.candidate_id):
                     self.first_verified_s = event.at_s
+            case "exchange":
+                self.exchanges.append(value)
             case "note":
                 self.notes.append(value.text)
             case "resumed":

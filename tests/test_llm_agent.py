@@ -100,6 +100,35 @@ async def test_a_run_records_the_models_plans_and_both_authors(tmp_path):
     assert "at most about" in found.notes[0]
 
 
+async def test_every_question_and_answer_is_kept_beside_the_run_without_the_key(tmp_path):
+    model, wrong = Model(), iter([True])
+    model.plans = lambda plan: {"space": "of my own"} if next(wrong, False) else {**plan, "space_reason": f"my key is {SECRET}"}
+    async with provider("vllm", model) as server:
+        found = await run(server, tmp_path)
+        sent = [body["messages"][1]["content"] for body in server.bodies]
+    store = Store(tmp_path)
+    loaded = store.load(found.run)
+    assert loaded.exchanges == found.exchanges
+    assert len(found.exchanges) == server.requests == 9
+    assert [(e.about, e.round, bool(e.problem)) for e in found.exchanges[:3]] == [
+        ("ssda", 1, True), ("ssda", 1, False), ("spa", 1, False)]
+    written = {e.candidate for e in found.exchanges if e.about == "oa"}
+    assert written == {c.id for c in found.candidates if c.author == "test-model"}
+    for exchange, prompt in zip(found.exchanges, sent, strict=False):
+        messages = store.messages(found.run, exchange.id)
+        assert messages[0][0] == "system"
+        assert messages[-1][0] == "assistant"
+        assert any(text == prompt for _, text in messages) or exchange.about == "oa"  # These are asked at one time.
+    of_one = next(e for e in found.exchanges if e.candidate == found.best.id)
+    assert "title: idea" in store.messages(found.run, of_one.id)[-1][1]
+    folder = store.find(found.run)
+    assert all(SECRET not in path.read_text() for path in folder.glob("exchanges/*.json"))
+    assert "exchange" in (folder / "events.jsonl").read_text()
+    assert "title: idea" not in (folder / "events.jsonl").read_text(), "large texts stay out of the events"
+    with pytest.raises(HieraError, match="cannot be read"):
+        store.messages(found.run, "none")
+
+
 async def test_prompts_carry_contract_graph_device_seed_and_evidence(tmp_path):
     async with provider("vllm", Model()) as server:
         await run(server, tmp_path)

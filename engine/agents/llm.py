@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,12 +23,13 @@ from engine.agents.prompts import Material, Prompts, data
 from engine.agents.rubric_text import applying_rows, lessons_of
 from engine.llm.client import Client, Question
 from engine.llm.errors import ModelError
+from engine.llm.redact import without_key
 from engine.llm.structured import WrongShapeError, ask_json
 from engine.planning import bottleneck as memory
 from engine.planning import spa
 from engine.planning.catalog import Note
 from engine.records import Candidate, Evaluation, Plan, Strategy
-from engine.trajectory import ModelOptions, Usage, candidate_id
+from engine.trajectory import Exchange, ModelOptions, Usage, candidate_id
 
 DECISION_TOKENS = 2000
 # Of so many candidates one is the expert's.
@@ -60,6 +62,7 @@ class LlmAgent:
         self._expert = ExpertAgent()
         self._size = (rounds, budget)
         self._notes: list[str] = []
+        self._exchanges: list[Exchange] = []
         self._silent: ModelError | None = None
         self._failures = 0
         self._begun = False
@@ -85,6 +88,12 @@ class LlmAgent:
         self._notes.clear()
         self._client.warnings.clear()
         return tuple(dict.fromkeys(notes))
+
+    def take_exchanges(self) -> tuple[Exchange, ...]:
+        """Questions and answers since it was last asked."""
+        exchanges = tuple(self._exchanges)
+        self._exchanges.clear()
+        return exchanges
 
     async def aclose(self) -> None:
         """Close connections."""
@@ -280,8 +289,11 @@ class LlmAgent:
                 continue
             try:
                 title, source = parsing.read_source(text, entry, base)
-                return title, own.complete(source) if own is not None else source
+                source = own.complete(source) if own is not None else source
+                self._heard(situation, question, text, candidate=candidate_id(situation.contract.id, source))
+                return title, source
             except WrongShapeError as error:
+                self._heard(situation, question, text, problem=str(error))
                 if last:
                     raise ModelError("malformed", f"{self.name} gave no usable file: {error}",
                                      hint="another model may keep to the form") from None
@@ -300,10 +312,20 @@ class LlmAgent:
     async def _ask_json(self, situation: Situation, question: Question, read: Any) -> Any:
         if self._silent is not None:
             raise self._silent
-        found = await ask_json(self._client, question, read, deadline_s=self._left_s(situation),
-                               most_tokens=self._options.answer_tokens)
+        found = await ask_json(
+            self._client, question, read, deadline_s=self._left_s(situation), most_tokens=self._options.answer_tokens,
+            heard=lambda asked, answer, problem: self._heard(situation, asked, answer, problem=problem))
         self._failures = 0
         return found
+
+    def _heard(self, situation: Situation, question: Question, answer: str, *, candidate: str = "",
+               problem: str = "") -> None:
+        """Keep what was asked and answered, for the record."""
+        key = self._client.endpoint.key
+        messages = tuple((role, without_key(text, key)) for role, text in (*question.messages, ("assistant", answer)))
+        digest = hashlib.sha256(repr(messages).encode("utf-8", "backslashreplace")).hexdigest()[:12]
+        self._exchanges.append(Exchange(id=digest, about=question.name, round=situation.round, candidate=candidate,
+                                        problem=problem, messages=messages))
 
     async def _shortened(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Ask; where the prompt is too long for the endpoint, again with a prompt of half the length, until it fits."""

@@ -22,7 +22,8 @@ class WrongShapeError(ValueError):
 
 
 async def ask_json(client: Client, question: Question, read: Callable[[Any], T], *, deadline_s: float | None = None,
-                   repairs: int = 1, most_tokens: int = 0) -> T:
+                   repairs: int = 1, most_tokens: int = 0,
+                   heard: Callable[[Question, str, str], None] = lambda _question, _answer, _problem: None) -> T:
     """Ask for JSON and read it.
 
     Args:
@@ -32,6 +33,7 @@ async def ask_json(client: Client, question: Question, read: Callable[[Any], T],
         deadline_s: Seconds left.
         most_tokens: An answer that was cut gets at most so many; 0 for no limit.
         repairs: How often a wrong answer is sent back with what is wrong.
+        heard: Told of every question, its answer, and what is wrong with that, if anything.
 
     Raises:
         ModelError: No answer, or none of the right shape.
@@ -65,7 +67,9 @@ async def ask_json(client: Client, question: Question, read: Callable[[Any], T],
                 continue
             capability = await client.capability()
             await client.remember(replace(capability, proven=True))
+            heard(question, text, "")
             return result
+        heard(question, text, why)
         if repairs <= 0:
             raise ModelError("malformed", f"{client.endpoint.model} gave no usable {question.name}: {why}",
                              hint="another model may keep to the form")
