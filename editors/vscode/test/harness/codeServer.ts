@@ -58,7 +58,6 @@ export async function startCodeServer(options: Options): Promise<CodeServer> {
     "--bind-addr", "127.0.0.1:0", "--auth", "none", "--config", config,
     "--user-data-dir", options.userData, "--extensions-dir", options.extensions,
     "--disable-telemetry", "--disable-update-check", "--disable-getting-started-override", "--ignore-last-opened",
-    "--reconnection-grace-time", "5",
     // Without it, VS Code 1.139 does not run extension tests in a page.
     ...(options.editor.name === "newest" ? ["--vscode-option", "enable-smoke-test-driver"] : []),
     ...(options.asksForTrust ? [] : ["--disable-workspace-trust"]),

@@ -20,14 +20,15 @@ export interface Wanted {
   readonly asksForTrust?: boolean;
   /** Instead of the installed extension, such as none. */
   readonly extensions?: string;
-  /** Appended to the page's address. */
-  readonly query?: string;
+  /** Appended to the page's address, given the server's host and port. */
+  readonly query?: (address: string) => string;
   readonly size?: { readonly width: number; readonly height: number };
   readonly beforeOpening?: (page: Page) => Promise<void>;
 }
 
 const BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
 const WAIT_MS = 30_000;
+const EVIDENCE_WAIT_MS = 5_000;
 
 /** Opens the project in a real VS Code, does `body`, and leaves nothing behind; a failure leaves a picture. */
 export async function inVsCode(wanted: Wanted, body: (vs: Workbench, project: Project) => Promise<void>): Promise<void> {
@@ -71,7 +72,8 @@ async function withServer(
     await wanted.beforeOpening?.(page);
     const vs = new Workbench(page, wanted.editor);
     try {
-      await page.goto(`${server.url}/?folder=${encodeURIComponent(project.folder)}${wanted.query ?? ""}`);
+      const query = wanted.query?.(new URL(server.url).host) ?? "";
+      await page.goto(`${server.url}/?folder=${encodeURIComponent(project.folder)}${query}`);
       await body(vs, project);
     } catch (error) {
       const folder = path.join(FAILURES, `${wanted.name} (${wanted.editor.name})`.replaceAll(/[^\w ().-]/g, "_"));
@@ -91,6 +93,7 @@ async function keepEvidence(
   mkdirSync(folder, { recursive: true });
   for (const [name, text] of Object.entries(logs)) writeFileSync(path.join(folder, name), text);
   cpSync(project.folder, path.join(folder, "project"), { recursive: true });
+  vs.page.setDefaultTimeout(EVIDENCE_WAIT_MS);
   try {
     await vs.picture(path.join(folder, "failure.png"));
     await vs.escape();
