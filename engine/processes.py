@@ -131,7 +131,8 @@ class Worker:
         self._python = python
         self._env = child_environment({**bytecode_cache(role), **(env or {})})
         self._cwd = cwd
-        self._wrap = wrap
+        self._find_wrap = wrap
+        self._wrap: Sequence[str] = ()
         self._pass_fds = tuple(pass_fds)
         self._process: asyncio.subprocess.Process | None = None
         self._replies: asyncio.StreamReader | None = None
@@ -230,8 +231,7 @@ class Worker:
             return reply
 
     async def _start(self) -> None:
-        if callable(self._wrap):
-            self._wrap = await self._wrap()
+        self._wrap = await self._find_wrap() if callable(self._find_wrap) else self._find_wrap
         self._killed_because = ""
         read_fd, write_fd = os.pipe()
         try:

@@ -30,7 +30,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.records import Check, Verification
@@ -121,12 +121,6 @@ class Ledger:
             kernelbench=_and(self.verdicts.get("kernelbench"), gate), checks=tuple(checks), where=where,
             isolation=isolation, metrics=dict(self.metrics),
         )
-
-
-def isolation(report: Mapping[str, str]) -> str:
-    """The sandbox that was in force, from the candidate's lockdown report."""
-    held = [name for name, state in report.items() if state == "in force"]
-    return "own process" + (" + " + " + ".join(held) if held else "")
 
 
 def _and(verdict: bool | None, gate: bool) -> bool | None:

@@ -18,14 +18,16 @@ from pathlib import Path
 from contracts.contract import Contract
 from contracts.errors import InputError, WorkerError
 from engine.evaluate import confirm as confirming
-from engine.evaluate import gpu_lock, measure
+from engine.evaluate import gpu_lock, measure, sandbox
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
-from engine.evaluate.checks import Ledger, isolation
+from engine.evaluate.checks import Ledger
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import Prestarted, Session, own
 from engine.evaluate.verify import Limits, StoppedError, Verifier
+from engine.evaluate.watch import Allowance
+from engine.nvml import find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
@@ -34,6 +36,8 @@ NOT_EMULATED = "cannot be run without a GPU"
 GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
+# Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
+GPU_SHARE, HELD_SETS = 0.4, 5
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
 RETIME_LIMITS = Limits(search_s=2.0, perturbations=2)
@@ -111,7 +115,7 @@ class LocalEvaluator:
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
             budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES),
-            prestarted=prestarted)
+            prestarted=prestarted, allowance=_allowance(device, contract))
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
         self._one_at_a_time = asyncio.Lock()
@@ -316,7 +320,7 @@ class LocalEvaluator:
                 if worker is not None:
                     await self.session.end(worker)
             log = worker.log_tail if worker is not None else ""
-        verification = ledger.verification(self._where(), isolation(locked), expected=GATED_BEFORE_TIMING)
+        verification = ledger.verification(self._where(), sandbox.words(locked), expected=GATED_BEFORE_TIMING)
         reason = ledger.reason() if ledger.rejected else None
         if reason is not None:
             in_time = stage == "time"
@@ -417,6 +421,15 @@ async def emulated_build(
         return replace(compiled, warnings=(*compiled.warnings, built.reason)) if unable else built
     return replace(built, kernels=compiled.kernels, compiled_for=compiled.compiled_for,
                    seconds=max(built.seconds, compiled.seconds))
+
+
+def _allowance(device: Device, contract: Contract) -> Allowance:
+    """What a candidate may take of the card: its tensors several times over, since results are held for checks."""
+    gpu = find_gpu(device)
+    if gpu is None:
+        return Allowance()
+    need = max(sum(s.size_bytes for s in (*v.tensors.values(), *v.outputs)) for v in contract.variants)
+    return Allowance(gpu=gpu, gpu_bytes=max(HELD_SETS * need + (1 << 30), int(GPU_SHARE * device.memory_bytes)))
 
 
 def _lacks_library(failure: Failure) -> bool:

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,7 +34,7 @@ HIDDEN_AT_HOME = (
 HIDDEN_FOLDERS = ("/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv")
 # Of what is hidden with /run, what NVIDIA's driver and some distributions need.
 SHOWN_AGAIN = ("/run/nvidia-persistenced", "/run/nvidia", "/run/opengl-driver", "/run/current-system")
-DEVICES = ("nvidia*", "dxg", "nvhost*")
+DEVICE_FOLDER, DEVICES = Path("/dev"), ("nvidia*", "dxg", "nvhost*")
 _COMPILERS = (
     "--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc",
     "--dev", "/dev", "--tmpfs", "/tmp",
@@ -140,6 +140,20 @@ async def candidate_report(*, cuda: bool) -> dict[str, str]:
     return {"bubblewrap": "in force" if works else why}
 
 
+async def give_up(why: str, *, cuda: bool) -> bool:
+    """Run candidates without bubblewrap from now on, because none would start in it. False where none did anyway."""
+    works, _ = await candidate_sandbox(cuda=cuda)
+    _candidates[cuda] = (False, f"a process did not start in bubblewrap: {why}") if works else _candidates[cuda]
+    return works
+
+
+def words(report: Mapping[str, str]) -> str:
+    """The sandbox of a verdict in words: what was in force, and what was not and why."""
+    held = ["own process", *(name for name, state in report.items() if state == "in force")]
+    missing = [f"{name} ({state})" for name, state in report.items() if state != "in force"]
+    return " + ".join(held) + (f"; without {', '.join(missing)}" if missing else "")
+
+
 async def candidate_sandbox(*, cuda: bool) -> tuple[bool, str]:
     """Whether candidates run in bubblewrap here, and why not. Tried once."""
     if cuda not in _candidates:
@@ -170,7 +184,7 @@ def candidate_command(shared: Path, *, cuda: bool, python: str) -> list[str]:
                "--ro-bind", "/", "/", "--dev", "/dev"]
     if cuda:
         command += ["--bind", "/proc", "/proc"]  # CUDA names its threads there.
-        for node in sorted(path for pattern in DEVICES for path in Path("/dev").glob(pattern)):
+        for node in sorted(path for pattern in DEVICES for path in DEVICE_FOLDER.glob(pattern)):
             command += ["--dev-bind-try", str(node), str(node)]
     else:
         command += ["--unshare-pid", "--unshare-ipc", "--proc", "/proc"]

@@ -209,6 +209,9 @@ class Session:
         try:
             worker = await (spare or self._start_candidate({}))
         except WorkerError as error:
+            # Nothing of a candidate has run yet: what fails here is the sandbox or the machine.
+            if await sandbox.give_up(error.problem, cuda=self.device != "cpu"):
+                return await self._take(environment)
             if self._host_copies or "cudaIpc" not in error.problem:
                 raise
             # Handles can be made here but not opened: every tensor then goes through the host, slowly.
