@@ -1,6 +1,6 @@
 # `make demo` and `make test` each do everything that they need, on a fresh machine too.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-llm gpu check fix bench-dev clean
+.PHONY: help setup demo test test-llm test-vscode gpu check fix bench-dev clean
 PYTHON_SOURCES := contracts engine hiera_lsp tests bench examples
 
 help:  ## list these targets
@@ -23,6 +23,9 @@ test: .venv/ready  ## run all tests that this machine can run
 test-llm: .venv/ready  ## ask a real small language model on the CPU (0.5 GB, once)
 	-.venv/bin/python -m pip install -q xllamacpp==2026.10.11549
 	HIERA_TEST_LLM=1 .venv/bin/python -m pytest -q -rs -m llm tests/test_llm_real.py
+
+test-vscode: .venv/ready  ## test the extension in real VS Codes (needs Node 20.11 and npm)
+	@bash .ci/vscode
 
 gpu: .venv/ready  ## run the tests that need a GPU
 	.venv/bin/python -m pytest -q -m gpu
