@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
@@ -210,6 +211,24 @@ class Store:
         except (OSError, ValueError, TypeError, cattrs.BaseValidationError) as error:
             raise InputError(f"the exchange cannot be read: {error}"[:300], hint="see `hiera runs`",
                              file=path) from None
+
+    def delete(self, run: str) -> None:
+        """Delete a run and everything in its folder. The whole id is asked for: a beginning is too easily another's.
+
+        Raises:
+            InputError: There is no such run.
+            ConfigError: A process is working on it, or it cannot be deleted.
+        """
+        folder = self.root / "runs" / run
+        if Path(run).name != run or not (folder / EVENTS).is_file():
+            raise InputError(f"there is no run {run!r}", hint="see `hiera runs` for their names")
+        Run(folder).close()
+        try:
+            (folder / EVENTS).unlink()  # What is left of it, should the next line fail, is no run any more.
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise ConfigError(f"the run cannot be deleted: {error.strerror or error}",
+                              hint="see who owns its folder", file=folder) from None
 
     def runs(self) -> Iterator[RunInfo]:
         """All readable runs, newest first."""

@@ -21,6 +21,7 @@ from hiera_lsp.jobs import PACKAGE_ROOT, JobEnd, RunningJob, Site
 from hiera_lsp.progress import JobProgress, end_message
 from hiera_lsp.publisher import Publisher
 from hiera_lsp.requests import check_ready, document_in, result_in, site_in
+from hiera_lsp.run_commands import RunCommands
 from hiera_lsp.session import Session
 from hiera_lsp.settings import PRESETS
 from hiera_lsp.sites import EditorSite
@@ -42,10 +43,11 @@ class Commands:
         self._progress: dict[str, JobProgress] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.results = ResultCommands(server, session, publisher)
+        self.runs = RunCommands(session)
 
     def register(self) -> None:
         """Tell pygls about every command."""
-        results = self.results
+        results, runs = self.results, self.runs
         for name, handler in (
             ("hiera.optimize", self.optimize), ("hiera.reverify", self.reverify), ("hiera.profile", self.profile),
             ("hiera.cancel", self.cancel), ("hiera.jobs", self.jobs), ("hiera.doctor", self.doctor),
@@ -53,6 +55,8 @@ class Commands:
             ("hiera.accepted", results.accepted), ("hiera.discard", results.discard),
             ("hiera.choose", results.choose), ("hiera.diff", results.diff), ("hiera.explain", results.explain),
             ("hiera.report", results.report), ("hiera.result", results.result), ("hiera.sites", results.sites),
+            ("hiera.runs", runs.runs), ("hiera.run", runs.run), ("hiera.page", runs.page),
+            ("hiera.deleteRun", runs.delete),
         ):
             self._server.command(name)(_safe(handler))
         self._server.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)(_safe(self.on_progress_cancel))
@@ -71,12 +75,15 @@ class Commands:
                            resume=resume if isinstance(resume, str) else None)
 
     def reverify(self, argument: Any) -> dict[str, Any]:
-        """Judge the kept candidate against the source as it is now: → `{jobId}`."""
+        """Judge the kept candidate, or a run's, against the source as it is now: `{run?, candidate?}` → `{jobId}`."""
         document, site = self._job_site(argument)
-        candidate = result_in(self._session, argument).candidate
-        if candidate is None:
-            raise InputError(f"no candidate of {site.symbol} is kept", hint="run Optimize kernel")
-        given = {"source": _text_of(candidate.source), "space": candidate.space}
+        if argument.get("run") is not None:
+            given = self.runs.kernel(argument)
+        else:
+            candidate = result_in(self._session, argument).candidate
+            if candidate is None:
+                raise InputError(f"no candidate of {site.symbol} is kept", hint="run Optimize kernel")
+            given = {"source": _text_of(candidate.source), "space": candidate.space}
         job = self._session.job_for(site, document.uri, "quick")
         return self._start(document, site, job, given=given, what="reverify")
 

@@ -1,0 +1,105 @@
+"""Commands about stored runs, for the views of an editor: the list, one run, its report, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from contracts.errors import InputError
+from hiera_lsp.features import runs
+from hiera_lsp.session import Session
+
+if TYPE_CHECKING:
+    from engine.headlines import Headline, Headlines
+    from engine.store import Store
+
+# A page of the list. The next begins after the last run of this one.
+PAGE = 50
+MOST = 500
+
+
+class RunCommands:
+    """Answers come from the store, so that runs of other editors and of the command line are there too."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._headlines: Headlines | None = None
+
+    async def runs(self, argument: Any = None) -> dict[str, Any]:
+        """Runs of this workspace, newest first: `{all?, after?, limit?}` → `{runs, more}`.
+
+        The list is made run by run, so that a question about the text is answered between two of them.
+        """
+        given = argument if isinstance(argument, dict) else {}
+        limit = given.get("limit")
+        limit = min(limit, MOST) if isinstance(limit, int) and limit > 0 else PAGE
+        found: list[dict[str, Any]] = []
+        for headline in self._wanted(everywhere=bool(given.get("all")), after=given.get("after")):
+            if headline is None:
+                await asyncio.sleep(0)
+            elif len(found) == limit:
+                return {"runs": found, "more": True}
+            else:
+                found.append(runs.listed(self._session, headline, self._known.root))
+        return {"runs": found, "more": False}
+
+    def run(self, argument: Any) -> dict[str, Any]:
+        """One run with its rounds and candidates: `{run}`."""
+        run = _run_in(argument)
+        store = self._known
+        return runs.described(self._session, store.load(run), store.find(run))
+
+    def page(self, argument: Any) -> dict[str, Any]:
+        """The report in parts, for a page of the editor's own: `{run}` → `{run, title, style, body, finished}`."""
+        from engine import report_html
+
+        run = _run_in(argument)
+        found = report_html.parts(self._known.load(run))
+        return {"run": run, "title": found.title, "style": report_html.STYLE, "body": found.body,
+                "finished": found.finished}
+
+    def delete(self, argument: Any) -> dict[str, Any]:
+        """Delete a run for good: `{run}`. The editor has asked the user."""
+        run = _run_in(argument)
+        if any(job.run == run for job in self._session.jobs.running):
+            raise InputError("a job is working on this run", hint="cancel it first")
+        self._known.delete(run)
+        return {"deleted": run}
+
+    def kernel(self, argument: Any) -> dict[str, str]:
+        """Source and space of a run's candidate, to be judged again: `{run, candidate}`."""
+        candidate = self._known.load(_run_in(argument)).candidate(str(argument.get("candidate")))
+        if candidate is None:
+            raise InputError("the run has no such candidate", hint="refresh the runs")
+        return {"source": candidate.source, "space": candidate.space}
+
+    @property
+    def _known(self) -> Store:
+        from engine.store import Store
+
+        return Store()
+
+    def _wanted(self, *, everywhere: bool, after: Any) -> Iterator[Headline | None]:
+        """Headlines after a run; None after each folder, where the caller may do something else."""
+        from engine.headlines import Headlines, inside
+
+        if self._headlines is None:
+            self._headlines = Headlines(self._known)
+        folders = [folder for folder in self._session.settings if folder]
+        wanted = (lambda _file: True) if everywhere or not folders else inside(folders)
+        for folder in self._headlines.runs():
+            if isinstance(after, str) and after and folder.name >= after:
+                continue
+            headline = self._headlines.of(folder, wanted)
+            if headline is not None:
+                yield headline
+            yield None
+
+
+def _run_in(argument: Any) -> str:
+    run = argument.get("run") if isinstance(argument, dict) else None
+    if not isinstance(run, str) or not re.fullmatch(r"[\w-]+", run):
+        raise InputError("the command's argument names no run", hint="pass {run}")
+    return run
