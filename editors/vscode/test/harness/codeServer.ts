@@ -88,7 +88,7 @@ function environment(options: Options): NodeJS.ProcessEnv {
   const env: NodeJS.ProcessEnv = { ...process.env, HIERA_CACHE: options.cache, TMPDIR: options.userData };
   // What a developer's own shell or editor would add.
   for (const name of Object.keys(env)) {
-    if (/^(VSCODE_|CODE_SERVER_|OPENAI_|VIRTUAL_ENV$|CONDA_PREFIX$|NODE_TEST_CONTEXT$)/.test(name)) {
+    if (/^(VSCODE_|CODE_SERVER_|OPENAI_|HIERA_(?!CACHE$)|VIRTUAL_ENV$|CONDA_PREFIX$|NODE_TEST_CONTEXT$)/.test(name)) {
       Reflect.deleteProperty(env, name);
     }
   }
