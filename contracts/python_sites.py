@@ -51,10 +51,11 @@ def read_sites(text: str) -> tuple[tuple[PythonSite, ...], SyntaxError | None]:
     facts = _joined(blocks)
     aliases = _aliases(facts)
     classes = {c.name: c for c in _module_classes(facts.classes, aliases)}
-    functions = {
-        f.name: f for f in facts.functions
-        if f.name not in HELPERS and not f.name.startswith("test_") and not f.is_kernel and _takes_tensors(f, aliases)
-    }
+    plain = [f for f in facts.functions if f.name not in HELPERS and not f.name.startswith("test_") and not f.is_kernel]
+    functions = {f.name: f for f in plain if _takes_tensors(f, aliases)}
+    if not classes and not functions and not facts.names.isdisjoint(INPUT_FUNCTIONS):
+        # Example inputs are meant for something, such as `def scale(x, w): return x * w`.
+        functions = {f.name: f for f in plain if f.has_parameters and not f.is_annotated}
     meant = _meant(facts, classes, functions)
     sites = [_site("module", c, lines, name in meant or c.has_inputs) for name, c in classes.items()]
     sites += [_site("function", f, lines, name in meant) for name, f in functions.items()]

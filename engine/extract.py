@@ -242,7 +242,8 @@ def _choose(sites: tuple[PythonSite, ...], name: str | None, file: Path) -> Pyth
             raise InputError(f"not a Python file: {error}", hint="name a .py file", file=file) from None
         raise InputError(
             "no class here derives from torch.nn.Module, and no function takes tensors",
-            hint="name the class if it is made at run time: FILE::NAME", file=file, line=1,
+            hint="annotate the function's tensors, as in `def f(x: torch.Tensor)`, or name what is meant: FILE::NAME",
+            file=file, line=1,
         )
     names = ", ".join(s.name for s in sites)
     raise InputError(

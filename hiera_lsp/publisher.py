@@ -57,7 +57,7 @@ class Publisher:
     def changed(self, uri: str) -> None:
         """The text changed: problems are forgotten, results of changed classes are taken down."""
         self._problems.pop(unquote(uri), None)
-        if self._sent.get(uri) or self._session.results.of(uri):
+        if self._sent.get(uri) or self._session.results.of(uri) or document_of(self._server, uri).is_cuda:
             self._soon(uri)
 
     def closed(self, uri: str) -> None:

@@ -47,11 +47,12 @@ class EditorSite:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a text holds: its sites, for CUDA the launches, and why parts of it may be missing."""
+    """What a text holds: its sites, for CUDA the launches and wrong `// hiera:` lines, and why parts may be missing."""
 
     sites: tuple[EditorSite, ...]
     launches: tuple[Launch, ...] = ()
     trouble: str = ""
+    problems: tuple[InputError, ...] = ()
 
 
 class SiteFinder:
@@ -70,7 +71,7 @@ class SiteFinder:
         known = self._known.get(document.uri)
         if known is not None and known[0] == text and known[1] == is_cuda:
             return known[2]
-        found = find_cuda(document.uri, text) if is_cuda else find_python(text)
+        found = find_cuda(text) if is_cuda else find_python(text)
         if found.trouble and known is not None and known[1] == is_cuda:
             found = _with_lost(found, known[2].sites, text)
         self._known[document.uri] = (text, is_cuda, found)
@@ -84,7 +85,7 @@ class SiteFinder:
 def find(uri: str, text: str) -> tuple[EditorSite, ...]:
     """Sites of `text`, without memory."""
     if PurePosixPath(uri.split("?")[0]).suffix.lower() in CUDA_SUFFIXES:
-        return find_cuda(uri, text).sites
+        return find_cuda(text).sites
     return find_python(text).sites
 
 
@@ -104,29 +105,38 @@ def find_python(text: str) -> Found:
     return Found(found, trouble=f"line {error.lineno or 1} does not parse: {error.msg}" if error is not None else "")
 
 
-def find_cuda(uri: str, text: str) -> Found:
+def find_cuda(text: str) -> Found:
     """Sites of CUDA text; all of them share the hash of the whole text, because a candidate is a whole text."""
     from contracts.cuda_pragmas import Pragmas, pragma_template, read_pragmas
     from contracts.cuda_sites import parse_cuda
 
     found = parse_cuda(text)
     digest = text_hash(text)
+    problems: list[InputError] = []
     try:
-        pragmas, trouble = read_pragmas(text, uri.rsplit("/", 1)[-1]), ""
+        pragmas, trouble = read_pragmas(text, ""), ""
     except InputError as error:
-        pragmas, trouble = Pragmas(), error.message()
+        pragmas, trouble = Pragmas(), error.problem
+        problems.append(error)
+    offered = [
+        function for function in found.functions
+        if not function.template and (function.kind != "host" or function.takes_tensors)
+    ]
     sites = []
-    for function in found.functions:
-        if function.template or (function.kind == "host" and not function.takes_tensors):
-            continue
-        missing = trouble or _missing(function, pragmas, found)
+    for function in offered:
+        missing = InputError(trouble, hint="correct the line") if trouble else _missing(function, pragmas, found)
         sites.append(
             EditorSite(
                 kind="cuda", symbol=function.name, name_span=function.name_span, span=function.span,
-                text_hash=digest, missing=missing, stub=pragma_template(function) if missing and not trouble else "",
+                text_hash=digest, missing=missing.problem if missing else "",
+                stub=pragma_template(function) if missing and not trouble else "",
             )
         )
-    return Found(tuple(sites), found.launches)
+        # Whoever has begun to describe a function is told what is wrong; whoever has not is left in peace.
+        begun = pragmas.entry == function.name or (bool(pragmas.arguments) and len(offered) == 1)
+        if missing and begun and not trouble:
+            problems.append(missing)
+    return Found(tuple(sites), found.launches, problems=tuple(problems))
 
 
 def text_hash(text: str) -> str:
@@ -180,17 +190,19 @@ def _inputs_stub(kind: str) -> str:
     )
 
 
-def _missing(function: CudaFunction, pragmas: Pragmas, found: CudaFile) -> str:
+def _missing(function: CudaFunction, pragmas: Pragmas, found: CudaFile) -> InputError | None:
     from contracts.cuda_adaptor import contract_arguments
 
+    line = function.name_span.start_line + 1
     if pragmas.entry not in (None, function.name):
-        return f"the file's `// hiera: entry` line names {pragmas.entry}"
+        return InputError(f"the file's `// hiera: entry` line names {pragmas.entry}", hint="name another", line=line)
     try:
         contract_arguments(function, pragmas, "")
     except InputError as error:
-        return error.problem
+        return error
     if function.kind == "kernel" and pragmas.launch is None:
         by = next((launch.function for launch in found.launches if launch.kernel == function.name), "")
         also = f"; {by} launches it, optimize that one" if by else ""
-        return f"nothing says how kernel {function.name} is launched{also}"
-    return ""
+        return InputError(f"nothing says how kernel {function.name} is launched{also}", line=line,
+                          hint="add a line such as `// hiera: launch grid=(64) block=(256)`")
+    return None

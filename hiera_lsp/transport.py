@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import select
 import socket
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import BinaryIO
 
-PARENT_CHECK_S = 2.0
+PARENT_CHECK_S = 1.0
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_HEADER_BYTES = 64 << 10
 
@@ -133,19 +134,35 @@ class Writer:
 
 
 def watch_parent(pid: int | None, on_gone: Callable[[], None]) -> None:
-    """Call `on_gone` when process `pid` is no more: a pipe may stay open in a forgotten child."""
-    if not pid or pid < 0:
+    """Call `on_gone` when process `pid` is no more: a pipe may stay open in a forgotten child.
+
+    A process that cannot be seen at the start is not watched: an editor outside of our container has another number
+    here, or none.
+    """
+    if not pid or pid < 0 or not _exists(pid):
         return
+    threading.Thread(target=_watch, args=(pid, on_gone), name="parent-watch", daemon=True).start()
 
-    def watch() -> None:
-        while True:
+
+def _watch(pid: int, on_gone: Callable[[], None]) -> None:
+    try:
+        # Linux tells at once, also of a process that nobody waits for, whose number stays taken.
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        while _exists(pid):
             time.sleep(PARENT_CHECK_S)
-            try:
-                os.kill(pid, 0)
-            except (ProcessLookupError, OverflowError):
-                on_gone()
-                return
-            except PermissionError:
-                continue
+    else:
+        waiting = select.poll()
+        waiting.register(descriptor, select.POLLIN)
+        waiting.poll()
+    on_gone()
 
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -60,6 +60,12 @@ def kernel(x): return torch.sum(x)
     assert names(text) == [("function", n, True) for n in ("annotated", "quoted", "by_use")]
 
 
+def test_plain_functions_are_meant_where_example_inputs_can_be_for_nothing_else() -> None:
+    text = "import torch\ndef scale(x, w): return x * w\ndef size(n: int): return n\ndef nothing(): return 1\n"
+    assert names(text) == []
+    assert names(text + "def get_inputs(): return [torch.ones(4)]\n") == [("function", "scale", True)]
+
+
 def test_spans_and_hash_follow_the_definition_only() -> None:
     text = "import torch.nn as nn\n\n@decorated\nclass Größe(nn.Module):\n    x = 1\n\ny = 2\n"
     (site,) = find_sites(text)

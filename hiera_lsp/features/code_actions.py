@@ -13,6 +13,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from contracts.errors import HieraError
 from hiera_lsp.documents import Document
 from hiera_lsp.features import edits, use_kernel
+from hiera_lsp.features.diagnostics import PRAGMA
 from hiera_lsp.jobs import Site
 from hiera_lsp.results import Result
 from hiera_lsp.session import Session
@@ -40,7 +41,8 @@ def code_actions(
     if site is None:
         return []
     only = params.context.only
-    actions = [*_actions(session, document, site, everything), *_fixes(document, site, params.context.diagnostics)]
+    shown = params.context.diagnostics
+    actions = [*_actions(session, document, site, everything, shown), *_fixes(document, site, shown)]
     found = [action for action in actions if _wanted(action, only)]
     if not session.client.disabled_actions:
         found = [action for action in found if action.disabled is None]
@@ -93,7 +95,9 @@ def _resolve_edit(
     action.command = _command(action.title, "hiera.accepted", document, site.symbol)
 
 
-def _actions(session: Session, document: Document, site: EditorSite, found: Found) -> Iterator[types.CodeAction]:
+def _actions(
+    session: Session, document: Document, site: EditorSite, found: Found, shown: Any
+) -> Iterator[types.CodeAction]:
     running = session.jobs.at(Site(document.uri, site.symbol))
     reason = _why_not(session, document, site, found, running is not None)
     for preset in (None, *PRESETS):
@@ -103,7 +107,9 @@ def _actions(session: Session, document: Document, site: EditorSite, found: Foun
     yield _run(f"Profile kernel: {site.symbol}", OTHER, "hiera.profile", document, site, reason)
     if site.missing and site.stub:
         title = "Add example inputs" if site.kind != "cuda" else "Describe arguments and launch (// hiera: lines)"
-        yield types.CodeAction(title=title, kind=INPUTS, data=_data("inputs", document, site))
+        mended = [d for d in shown if d.source == "hiera" and d.code in (PRAGMA, "hiera.input")]
+        yield types.CodeAction(title=title, kind=INPUTS, data=_data("inputs", document, site),
+                               diagnostics=mended or None)
     if running is not None:
         yield _run("Cancel optimisation (keeps the best so far)", OTHER, "hiera.cancel", document, site)
     result = session.live_result(document.uri, site.symbol)

@@ -7,9 +7,11 @@ from pathlib import Path
 from lsprotocol import types
 from pygls import uris
 
+from contracts.errors import InputError
 from hiera_lsp import positions, texts
 from hiera_lsp.documents import Document
 from hiera_lsp.jobs import JobEnd
+from hiera_lsp.pages import page_uri
 from hiera_lsp.results import Result, Standing
 from hiera_lsp.session import Session
 from hiera_lsp.sites import EditorSite
@@ -17,13 +19,15 @@ from hiera_lsp.sites import EditorSite
 HOT_SHARE = 0.1
 HOT_LINES = 5
 SOURCE = "hiera"
-PAGE = Path(__file__).resolve().parent.parent / "diagnostics.md"
+PRAGMA = "hiera.pragma"
 
 
 def diagnostics(session: Session, document: Document) -> list[types.Diagnostic]:
     """All diagnostics of a document as it is now; an empty list clears."""
     found: list[types.Diagnostic] = []
-    sites = session.finder.sites(document)
+    everything = session.finder.found(document)
+    sites = everything.sites
+    found += [_pragma(session, document, error) for error in everything.problems]
     for site in sites:
         result = session.live_result(document.uri, site.symbol)
         if result is None:
@@ -67,8 +71,9 @@ def problem(session: Session, document: Document, site: EditorSite | None, end: 
 
 def documentation(code: str) -> str | None:
     """Where a code is explained: the page that comes with HIERA."""
-    uri = uris.from_fs_path(str(PAGE)) if PAGE.exists() else None
-    return f"{uri}#{code.replace('.', '')}" if uri else None
+    if code == PRAGMA:
+        return page_uri("cuda-files.md")
+    return page_uri("diagnostics.md", code.replace(".", ""))
 
 
 def _bottleneck(
@@ -88,6 +93,13 @@ def _bottleneck(
             )
         ]
     return found
+
+
+def _pragma(session: Session, document: Document, error: InputError) -> types.Diagnostic:
+    """A `// hiera:` line that cannot be used, or that is missing, at the line that shows it."""
+    line = min(max(error.line or 1, 1), max(len(document.lines), 1)) - 1
+    place = positions.whole_line(line, document.lines, document.position_codec)
+    return _made(session, place, f"{error.problem}\nTo fix: {error.hint}", PRAGMA, {})
 
 
 def _no_counters(session: Session, document: Document, site: EditorSite, result: Result) -> types.Diagnostic:
