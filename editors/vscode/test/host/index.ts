@@ -3,6 +3,7 @@
 import { writeFileSync } from "node:fs";
 import { mocha } from "./mocha";
 import "./activation";
+import "./server";
 import { fileUri } from "./helpers";
 import { REPORT } from "./report";
 
