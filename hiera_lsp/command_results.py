@@ -139,7 +139,7 @@ class ResultCommands:
         if found is None:
             return None
         standing = self._session.standing(found, self._session.finder.sites(document))
-        return {**codec.to_data(found), "standing": standing}
+        return {**codec.to_data(found), "standing": standing, "no_gain": found.no_gain}
 
     def sites(self, argument: Any) -> list[dict[str, Any]]:
         """What can be optimised in a document, for menus: each site's place, its result's standing and its job."""

@@ -10,6 +10,8 @@ export default defineConfig(
     rules: {
       // Numbers and paths in messages are what templates are for.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
+      // An empty text is as good as none.
+      "@typescript-eslint/prefer-nullish-coalescing": ["error", { ignorePrimitives: { string: true } }],
       "max-lines": ["error", { max: 300 }],
       "@typescript-eslint/no-unused-vars": ["error", { argsIgnorePattern: "^_" }],
       // The runner waits for its tests by itself.

@@ -42,11 +42,27 @@ export interface Summary {
   readonly complete: boolean;
 }
 
+/** What `hiera.sites` says of one place in a document. */
+export interface EditorSite extends Site {
+  readonly kind: "module" | "function" | "cuda";
+  readonly firstLine: number;
+  readonly nameLine: number;
+  readonly lastLine: number;
+  readonly standing: "offered" | "accepted" | "stale" | null;
+  /** True where the kernel is in the document's text. */
+  readonly used: boolean;
+  readonly chosen: string | null;
+  readonly headline: string;
+  readonly jobId: string | null;
+}
+
 export interface Result extends Site {
   readonly summary: Summary;
   readonly chosen: string | null;
   readonly state: "offered" | "accepted" | "discarded";
   readonly standing: "offered" | "accepted" | "discarded" | "stale";
+  /** Why the chosen candidate is not worth accepting; empty where it is. */
+  readonly no_gain: string;
 }
 
 export interface Comparison {

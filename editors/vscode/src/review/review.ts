@@ -1,0 +1,155 @@
+// The review of a candidate: side by side with what there is now, then accepted, discarded, or another one looked at.
+
+import * as vscode from "vscode";
+import type { HieraClient } from "../server/client";
+import type { Applied, Candidate, Comparison, Result, Site } from "../server/protocol";
+import { candidateInFront, closeTabs } from "./tabs";
+
+/** A candidate under review. */
+export interface Reviewed extends Site {
+  readonly result: Result;
+  readonly candidate: Candidate;
+  /** Accepted candidates, fastest first, as the server walks through them. */
+  readonly choices: readonly Candidate[];
+}
+
+export class Review implements vscode.Disposable {
+  private readonly reviewed = new Map<string, Reviewed>();
+  private readonly changes = new vscode.EventEmitter<void>();
+  private readonly listening: vscode.Disposable;
+  readonly onDidChange = this.changes.event;
+
+  constructor(private readonly client: HieraClient) {
+    this.listening = vscode.Disposable.from(
+      vscode.window.tabGroups.onDidChangeTabs(() => { this.look(); }),
+      vscode.window.tabGroups.onDidChangeTabGroups(() => { this.look(); }),
+    );
+  }
+
+  dispose(): void {
+    this.listening.dispose();
+    this.changes.dispose();
+  }
+
+  /** The review that the user looks at. */
+  get current(): Reviewed | undefined {
+    const shown = candidateInFront();
+    return shown === undefined ? undefined : this.reviewed.get(shown.toString());
+  }
+
+  /** What is reviewed in a document. */
+  of(candidate: vscode.Uri): Reviewed | undefined {
+    return this.reviewed.get(candidate.toString());
+  }
+
+  /** Shows the chosen candidate of a site beside what there is now. */
+  async open(site: Site): Promise<void> {
+    const { uri, symbol } = site;
+    const comparison = await this.client.command<Comparison>("hiera.diff", { uri, symbol });
+    const result = await this.client.command<Result | null>("hiera.result", { uri, symbol });
+    const choices = choicesOf(result);
+    const candidate = choices.find(({ id }) => id === result?.chosen);
+    if (result === null || candidate === undefined) throw new Error(`no candidate of ${symbol} was accepted`);
+    const right = vscode.Uri.parse(comparison.right);
+    this.reviewed.set(right.toString(), { uri, symbol, result, candidate, choices });
+    // Before its first kernel is accepted, a module is what there is to compare with.
+    const left = vscode.Uri.parse(comparison.left ?? uri);
+    const title = `${comparison.title} (${place(choices, candidate)}${speed(candidate)})`;
+    await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true });
+    this.look();
+  }
+
+  /** Shows the next or previous candidate in the place of this one. */
+  async step(direction: 1 | -1): Promise<void> {
+    await this.choose({ step: direction });
+  }
+
+  /** Lets the user pick a candidate. */
+  async pick(): Promise<void> {
+    const here = this.needed();
+    const items = here.choices.map((candidate) => ({
+      label: `${candidate.id === here.result.summary.best ? "$(star-full) " : ""}${candidate.id}`,
+      description: [speed(candidate).replace(/^, /, ""), `space ${candidate.space}`, `direction ${candidate.direction}`]
+        .filter((text) => text !== "").join(", "),
+      detail: candidate.title,
+      id: candidate.id,
+    }));
+    const picked = await vscode.window.showQuickPick(items, { title: `Candidates of ${here.symbol}`, matchOnDescription: true, matchOnDetail: true });
+    if (picked !== undefined) await this.choose({ candidate: picked.id });
+  }
+
+  /** Puts the candidate into the user's files. */
+  async accept(site: Site = this.needed()): Promise<void> {
+    const { uri, symbol } = site;
+    const result = await this.client.command<Result | null>("hiera.result", { uri, symbol });
+    if (result !== null && result.no_gain !== "") throw new Error(`nothing to accept: ${result.no_gain}`);
+    await this.apply("hiera.accept", { uri, symbol });
+    await this.close({ uri, symbol });
+    await vscode.window.showTextDocument(vscode.Uri.parse(uri), { preview: false });
+  }
+
+  /** Puts the kernel into the module's text, so that the module runs it. */
+  async use(site: Site): Promise<void> {
+    await this.apply("hiera.use", { uri: site.uri, symbol: site.symbol });
+    await this.close(site);
+  }
+
+  /** Puts the result away; its run stays in the store. */
+  async discard(site: Site = this.needed()): Promise<void> {
+    await this.client.command("hiera.discard", { uri: site.uri, symbol: site.symbol });
+    await this.close(site);
+    this.client.resultsChanged();
+  }
+
+  private async choose(what: { step: number } | { candidate: string }): Promise<void> {
+    const { uri, symbol } = this.needed();
+    await this.client.command("hiera.choose", { uri, symbol, ...what });
+    const before = this.rightsOf({ uri, symbol });
+    await this.open({ uri, symbol });
+    const shown = candidateInFront()?.toString();
+    await closeTabs(new Set([...before].filter((right) => right !== shown)));
+    this.client.resultsChanged();
+  }
+
+  private async apply(command: string, site: Site): Promise<void> {
+    const { applied, reason } = await this.client.command<Applied>(command, site);
+    if (!applied) throw new Error(`the files were not changed${reason ? `: ${reason}` : ""}`);
+    this.client.resultsChanged();
+  }
+
+  private async close(site: Site): Promise<void> {
+    const rights = this.rightsOf(site);
+    await closeTabs(rights);
+    for (const right of rights) this.reviewed.delete(right);
+    this.look();
+  }
+
+  private rightsOf({ uri, symbol }: Site): Set<string> {
+    return new Set([...this.reviewed].filter(([, at]) => at.uri === uri && at.symbol === symbol).map(([right]) => right));
+  }
+
+  private needed(): Reviewed {
+    const current = this.current;
+    if (current === undefined) throw new Error("open the review of a candidate first");
+    return current;
+  }
+
+  private look(): void {
+    void vscode.commands.executeCommand("setContext", "hiera.reviewing", this.current !== undefined);
+    this.changes.fire();
+  }
+}
+
+function choicesOf(result: Result | null): Candidate[] {
+  const accepted = result?.summary.candidates.filter((candidate) => candidate.accepted) ?? [];
+  return accepted.sort((a, b) => (b.speedup ?? 0) - (a.speedup ?? 0));
+}
+
+/** `2 of 5`. */
+export function place(choices: readonly Candidate[], candidate: Candidate): string {
+  return `${choices.findIndex(({ id }) => id === candidate.id) + 1} of ${choices.length}`;
+}
+
+function speed(candidate: Candidate): string {
+  return candidate.speedup === null ? "" : `, ${candidate.speedup.toFixed(2)}x`;
+}

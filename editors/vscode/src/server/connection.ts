@@ -1,0 +1,234 @@
+// Start, restart and end of the language server, and the commands to it.
+
+import * as vscode from "vscode";
+import { DidChangeConfigurationNotification, type DynamicFeature, ExecuteCommandRequest, LanguageClient, type LanguageClientOptions, RevealOutputChannelOn, State } from "vscode-languageclient/node";
+import { JobProgress } from "../jobs/progress";
+import type { Choice } from "../python/choose";
+import type { Pythons } from "../python/pythons";
+import type { HieraClient, Interceptor, ServerState } from "./client";
+import { Crashes } from "./crashes";
+import { launchOf } from "./launch";
+import { middleware, type Progress } from "./middleware";
+import type { RunningJob } from "./protocol";
+
+const STOP_MS = 3000;
+const SELECTOR = [
+  { scheme: "file", language: "python" },
+  { scheme: "file", language: "cuda-cpp" },
+  { scheme: "file", pattern: "**/*.{cu,cuh}" },
+];
+
+export class Connection implements HieraClient, vscode.Disposable {
+  state: ServerState = "stopped";
+  reason = "";
+  jobs: readonly RunningJob[] = [];
+  private client: LanguageClient | undefined;
+  private turn: Promise<void> = Promise.resolve();
+  private readonly interceptors = new Map<string, Interceptor>();
+  private readonly states = new vscode.EventEmitter<ServerState>();
+  private readonly jobEvents = new vscode.EventEmitter<readonly RunningJob[]>();
+  private readonly resultEvents = new vscode.EventEmitter<void>();
+  private readonly crashes = new Crashes(() => {
+    this.fail("it ended five times within three minutes, so it is not started again");
+  });
+  private readonly progress = new JobProgress((jobId) => {
+    this.command("hiera.cancel", { jobId }).catch((error: unknown) => { this.log.warn(String(error)); });
+  });
+  readonly onDidChangeState = this.states.event;
+  readonly onDidChangeJobs = this.jobEvents.event;
+  readonly onDidChangeResults = this.resultEvents.event;
+
+  /**
+   * @param log Where everything is logged; takes secrets out itself.
+   * @param pythons Finds interpreters and their packages.
+   * @param started Called after each start, before anybody is told of it.
+   * @param failed Called when there is no server and will be none without the user.
+   */
+  constructor(
+    readonly log: vscode.LogOutputChannel,
+    private readonly pythons: Pythons,
+    private readonly started: (client: HieraClient) => Promise<void>,
+    private readonly failed: (reason: string) => void,
+  ) {}
+
+  get python(): Choice | undefined {
+    return this.pythons.known;
+  }
+
+  async command<Answer>(name: string, argument?: object): Promise<Answer> {
+    if (this.client?.isRunning() !== true) throw new Error(`the server is not running${this.reason === "" ? "" : `: ${this.reason}`}`);
+    const params = { command: name, arguments: argument === undefined ? [] : [argument] };
+    return (await this.client.sendRequest(ExecuteCommandRequest.type, params)) as Answer;
+  }
+
+  intercept(name: string, handler: Interceptor): vscode.Disposable {
+    this.interceptors.set(name, handler);
+    return new vscode.Disposable(() => this.interceptors.delete(name));
+  }
+
+  resultsChanged(): void {
+    this.resultEvents.fire();
+  }
+
+  restart(): Promise<void> {
+    this.crashes.forget();
+    this.turn = this.turn.then(() => this.end()).then(() => this.begin());
+    return this.turn;
+  }
+
+  async reconsider(): Promise<void> {
+    const isOther = await this.pythons.lookAgain();
+    if (isOther || this.client?.isRunning() !== true) {
+      await this.restart();
+      return;
+    }
+    await this.client.sendNotification(DidChangeConfigurationNotification.type, { settings: null });
+    this.states.fire(this.state);
+  }
+
+  stop(): Promise<void> {
+    this.turn = this.turn.then(() => this.end());
+    return this.turn;
+  }
+
+  dispose(): void {
+    for (const emitter of [this.states, this.jobEvents, this.resultEvents]) emitter.dispose();
+  }
+
+  private async begin(): Promise<void> {
+    if (!vscode.workspace.isTrusted) {
+      this.change("untrusted", "the workspace is not trusted");
+      return;
+    }
+    this.change("starting");
+    try {
+      const { server, libraries } = await this.pythons.forServer();
+      const launch = launchOf(server, libraries, process.env);
+      this.log.info(`server: ${launch.command} (${server.why})`);
+      const options = { env: { ...process.env, ...launch.environment } };
+      this.client = new LanguageClient("hiera", "HIERA", { command: launch.command, args: [...launch.args], options }, this.options());
+      this.client.registerFeature(abilities());
+      this.client.onDidChangeState(({ newState }) => { this.follow(newState); });
+      this.client.onNotification("experimental/serverStatus", () => { void this.hearJobs(); });
+      await this.client.start();
+    } catch (error) {
+      await this.end();
+      this.fail(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  private options(): LanguageClientOptions {
+    return {
+      documentSelector: SELECTOR,
+      outputChannel: this.log,
+      traceOutputChannel: this.log,
+      revealOutputChannelOn: RevealOutputChannelOn.Never,
+      initializationOptions: { trusted: true },
+      initializationFailedHandler: () => false,
+      errorHandler: this.crashes,
+      markdown: { isTrusted: false, supportHtml: false },
+      middleware: middleware({
+        run: (command, argument) => this.run(command, argument),
+        section: (scope) => this.pythons.section(scope),
+        progress: (token, value) => this.hear(token, value),
+      }),
+    };
+  }
+
+  private async end(): Promise<void> {
+    const client = this.client;
+    this.client = undefined;
+    this.progress.closeAll();
+    if (client !== undefined) {
+      try {
+        await client.dispose(STOP_MS);
+      } catch (error) {
+        this.log.warn(`while it was stopped: ${String(error)}`);
+      }
+    }
+    this.tellJobs([]);
+    if (this.state === "running") this.change("stopped");
+  }
+
+  private follow(now: State): void {
+    if (now === State.Running) {
+      this.started(this).then(
+        () => { this.change("running"); },
+        (error: unknown) => { this.log.error(String(error)); },
+      );
+    } else if (now === State.Stopped && this.state === "running") {
+      this.progress.closeAll();
+      this.tellJobs([]);
+      this.change("starting", "it ended by itself and is started again");
+    }
+  }
+
+  private fail(reason: string): void {
+    this.change("failed", reason);
+    this.log.error(`the server is not running: ${reason}`);
+    this.failed(reason);
+  }
+
+  private change(state: ServerState, reason = ""): void {
+    this.state = state;
+    this.reason = reason;
+    this.states.fire(state);
+  }
+
+  /** A command that the user gave: what is wrong with it is shown in one sentence. */
+  private async run(command: string, argument: unknown): Promise<unknown> {
+    try {
+      const send = (): Promise<unknown> => this.command(command, argument as object | undefined);
+      const handler = this.interceptors.get(command);
+      return await (handler === undefined ? send() : handler(argument as Parameters<Interceptor>[0], send));
+    } catch (error) {
+      void vscode.window.showWarningMessage(`HIERA: ${error instanceof Error ? error.message : String(error)}`);
+      return undefined;
+    }
+  }
+
+  private hear(token: number | string, value: Progress): boolean {
+    if (!this.progress.take(token, value)) return false;
+    if (value.kind === "report") {
+      const { message, percentage } = value;
+      this.tellJobs(this.jobs.map((job) =>
+        job.jobId === token ? { ...job, line: message ?? job.line, percentage: percentage ?? job.percentage } : job));
+    } else {
+      void this.hearJobs();
+      if (value.kind === "end") {
+        this.log.info(`${token}: ${value.message ?? "ended"}`);
+        this.resultsChanged();
+      }
+    }
+    return true;
+  }
+
+  private async hearJobs(): Promise<void> {
+    try {
+      this.tellJobs(await this.command<RunningJob[]>("hiera.jobs"));
+    } catch (error) {
+      this.log.debug(String(error));
+    }
+  }
+
+  private tellJobs(jobs: readonly RunningJob[]): void {
+    if (jobs.length === 0 && this.jobs.length === 0) return;
+    this.jobs = jobs;
+    this.jobEvents.fire(jobs);
+  }
+}
+
+/** What this client shows itself. */
+function abilities(): Pick<DynamicFeature<unknown>, "fillClientCapabilities" | "getState" | "clear"> & { initialize(): void } {
+  return {
+    fillClientCapabilities: (capabilities) => {
+      capabilities.experimental = {
+        serverStatusNotification: true,
+        commands: { commands: ["hiera.showDiff", "hiera.showExplanation"] },
+      };
+    },
+    initialize: () => undefined,
+    getState: () => ({ kind: "static" }),
+    clear: () => undefined,
+  };
+}
