@@ -36,8 +36,8 @@ check: .venv/ready  ## lint
 fix: .venv/ready  ## lint and mend what can be mended
 	.venv/bin/ruff check --fix $(PYTHON_SOURCES)
 
-bench-dev: .venv/installed  ## KernelBench tasks: make bench-dev TASKS=tasks.jsonl OUT=results.jsonl
-	.venv/bin/hiera bench $(TASKS) --out $(OUT) --resume
+bench-dev: .venv/installed  ## KernelBench tasks (docs/bench.md): make bench-dev TASKS=tasks.jsonl OUT=results.jsonl
+	.venv/bin/hiera bench $(TASKS) --out $(OUT) --resume --commit "$$(git rev-parse --short=12 HEAD)" $(FLAGS)
 
 clean:  ## remove what set-up made
 	rm -rf .venv build dist *.egg-info

@@ -1,40 +1,44 @@
-"""Run tasks through the loop, several at a time, so that the builds of one overlap with the timing of another.
+"""Run tasks through the loop, each in processes of its own: builds of one overlap with the timing of another.
 
-Timing stays exclusive: the evaluator holds the GPU's lock, across tasks and processes. A task that
-fails, crashes or hangs costs itself only.
+A lane is a GPU (or the CPU). Timing stays exclusive: the evaluator holds the GPU's lock, across processes.
+A task that fails, crashes or hangs costs itself only; what was searched is in its run folder, so a kill at
+any moment costs seconds. Baselines are measured beside the search, in a process that gives way to it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from contracts import codec
 from contracts.contract import Precision, Space
 from contracts.errors import HieraError
-from engine.bench.rows import ResultFile, result_row
-from engine.bench.tasks import BenchTask, read_tasks, select
-from engine.trajectory import Event, Job, ModelOptions, Trajectory
+from engine.bench import baselines
+from engine.bench.children import PROGRAM
+from engine.bench.one import ONE_LEFT_S, TaskRunner
+from engine.bench.protocol import Place
+from engine.bench.provenance import provenance
+from engine.bench.rows import ResultFile
+from engine.bench.tasks import BenchTask, read_tasks, representative, select
+from engine.bench.variants import FULL, job_of
+from engine.devices import find_device
+from engine.processes import Worker
+from engine.store import cache_root
+from engine.toolchain import find_python
+from engine.trajectory import Job, ModelOptions
 
-# After its limit a task may still time its best again and confirm its winner; then it is cancelled, then killed.
-FINISH_S = 180.0
-# Without a limit of the user's, a task that hangs must still not hold the others up for ever.
-HANGS_AFTER_S = 3600.0
-CANCEL_S = 20.0
-
-
-class Optimize(Protocol):
-    """The loop's public function, as far as a benchmark needs it."""
-
-    def __call__(self, job: Job, *, on_event: Callable[[Event, Trajectory], None],
-                 cancel: asyncio.Event) -> Awaitable[Trajectory]:
-        """Run one job."""
-        ...
+# The sitting's last seconds are for asking tasks to stop and killing those that do not.
+END_S = 12.0
+FACTS_S = 120.0
+BASELINE_NICE = 10
+# Inductor's own processes would otherwise take every core from the builds of candidates.
+COMPILE_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +49,17 @@ class BenchOptions:
         tasks: The JSONL file.
         out: Result file.
         ids, levels: Selection, as `tasks.select` reads it.
+        sample: So many tasks only, of each level alike.
+        seconds: Limit of this sitting; None for none.
         limit_s: Seconds a task may search; None for no limit but that of a task that hangs.
         resume: Go on with an existing result file.
-        parallel: Tasks at a time.
+        parallel: Tasks at a time on a GPU.
+        gpus: CUDA indices, each with its own tasks; empty for `device`.
+        variants: Variants of the search, by name.
+        recheck: Judge every winner again in a fresh process, and by KernelBench's protocol.
+        forms: Baselines to measure, of `baselines.FORMS`.
+        baselines: Files with baselines of earlier sittings.
+        commit: What to call the state of our text; None asks git.
         preset, budget, rounds, space, agent, precision, device, python, confirm, profile, tokens, fixed_space,
             llm: As in `Job`.
     """
@@ -56,9 +68,17 @@ class BenchOptions:
     out: Path
     ids: str | None = None
     levels: str | None = None
+    sample: int | None = None
+    seconds: float | None = None
     limit_s: float | None = None
     resume: bool = False
     parallel: int = 2
+    gpus: tuple[int, ...] = ()
+    variants: tuple[str, ...] = (FULL,)
+    recheck: bool = True
+    forms: tuple[str, ...] = baselines.FORMS
+    baselines: tuple[Path, ...] = ()
+    commit: str | None = None
     preset: str = "normal"
     budget: int | None = None
     rounds: int | None = None
@@ -73,20 +93,71 @@ class BenchOptions:
     fixed_space: bool = False
     llm: ModelOptions = field(default_factory=ModelOptions)
 
-    def job(self, file: Path) -> Job:
-        """One task's job."""
-        return Job(file=str(file), name="Model", preset=self.preset, budget=self.budget, rounds=self.rounds,
-                   seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision,
-                   device=self.device, python=self.python, confirm=self.confirm, profile=self.profile,
-                   tokens=self.tokens, fixed_space=self.fixed_space, llm=self.llm)
+    def job(self, file: Path, variant: str = FULL) -> Job:
+        """One task's job.
+
+        Raises:
+            ConfigError: The variant does not fit the rest.
+        """
+        return job_of(variant, Job(
+            file=str(file), name="Model", preset=self.preset, budget=self.budget, rounds=self.rounds,
+            seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision, device=self.device,
+            python=self.python, confirm=self.confirm, profile=self.profile, tokens=self.tokens,
+            fixed_space=self.fixed_space, llm=self.llm))
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a row says about how it was made."""
         return {"preset": self.preset, "budget": self.budget, "space": self.space, "agent": self.agent,
                 "precision": self.precision, "limit_s": self.limit_s, "parallel": self.parallel,
+                "gpus": len(self.gpus) or 1,
                 **({"llm": codec.to_data(self.llm), "tokens": self.tokens, "fixed_space": self.fixed_space}
                    if self.agent == "llm" else {})}
+
+    @property
+    def work(self) -> Path:
+        """Where task files and what is known of unfinished tasks lie."""
+        return self.out.absolute().with_name(self.out.name + ".work")
+
+    @property
+    def baseline_file(self) -> Path:
+        """Where baselines are kept, beside the results."""
+        return baseline_file(self.out)
+
+
+def baseline_file(out: Path) -> Path:
+    """The baselines that belong to a result file."""
+    return out.with_suffix(".baselines.jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One GPU, or the CPU: what its processes see of the world.
+
+    Attributes:
+        name: Shown in progress lines; empty where there is one lane only.
+        environment: Variables of its processes beside ours.
+        locks: Folder of the GPU's lock files; None for the usual one.
+    """
+
+    name: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    locks: Path | None = None
+
+
+def lanes(gpus: Sequence[int]) -> list[Lane]:
+    """A lane for each GPU, with temporary files, locks and a cache of its own; without any, the one as it is."""
+    if not gpus:
+        return [Lane()]
+    made = []
+    for gpu in gpus:
+        # The same folder in every sitting: whoever uses this GPU in such a lane meets the same locks.
+        temporary = Path(tempfile.gettempdir()) / f"hiera-{os.getuid()}-lane{gpu}"
+        temporary.mkdir(mode=0o700, exist_ok=True)
+        made.append(Lane(name=f"GPU {gpu}", locks=temporary, environment={
+            "CUDA_VISIBLE_DEVICES": str(gpu), "TMPDIR": str(temporary),
+            "HIERA_CACHE": str(cache_root() / f"gpu{gpu}")}))
+    return made
 
 
 async def run(
@@ -94,131 +165,179 @@ async def run(
     *,
     on_line: Callable[[str], None] = lambda _line: None,
     cancel: asyncio.Event | None = None,
-    optimize: Optimize | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> list[dict[str, Any]]:
     """Run the tasks and return all rows of the result file.
 
     Args:
         options: What to run.
         on_line: Called with one line of progress for every task that begins or ends.
-        cancel: When set, tasks that run are cancelled and get no row; the rest do not begin.
-        optimize: The loop; a stand-in for tests.
+        cancel: When set, tasks that run are stopped and kept as unfinished; the rest do not begin.
+        program: The command line of a task's process; a stand-in for tests.
 
     Raises:
-        InputError: The task file or the selection cannot be used.
-        ConfigError: The result file cannot be written.
+        HieraError: The task file, the selection or a variant cannot be used, or a result cannot be written.
     """
-    if optimize is None:
-        from engine.optimize import optimize as loop
-
-        optimize = loop
-    cancel = cancel or asyncio.Event()
-    chosen = select(read_tasks(options.tasks), options.ids, options.levels)
+    chosen = representative(select(read_tasks(options.tasks), options.ids, options.levels), options.sample)
+    for variant in options.variants:
+        options.job(options.tasks, variant)
     results = ResultFile(options.out, resume=options.resume)
-    waiting = [task for task in chosen if not results.has(task)]
-    if len(waiting) < len(chosen):
-        on_line(f"{len(chosen) - len(waiting)} of {len(chosen)} tasks have results already")
-    queue: asyncio.Queue[BenchTask] = asyncio.Queue()
-    for task in waiting:
-        queue.put_nowait(task)
-    with tempfile.TemporaryDirectory(prefix="hiera-bench-") as folder:
-        bench = _Bench(options=options, results=results, folder=Path(folder), on_line=on_line, cancel=cancel,
-                       optimize=optimize, total=len(waiting))
-        workers = [asyncio.ensure_future(bench.work(queue)) for _ in range(min(options.parallel, len(waiting)))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+    wanted = [(task, variant) for task in chosen for variant in options.variants]
+    waiting = [item for item in wanted if not results.has(*item)]
+    if len(waiting) < len(wanted):
+        on_line(f"{len(wanted) - len(waiting)} of {len(wanted)} tasks have results already")
+    files = {task.key: _task_file(options.work, task) for task in chosen}
+    stop = asyncio.Event()
+    bench = _Bench(options=options, results=results, on_line=on_line, stop=stop, files=files, total=len(waiting),
+                   provenance=await provenance(options.commit), program=program)
+    for item in waiting:
+        bench.queue.put_nowait(item)
+    watching = [asyncio.ensure_future(_set_after(stop, options.seconds)),
+                asyncio.ensure_future(_pass_on(cancel or asyncio.Event(), stop))]
+    try:
+        await bench.all(chosen)
+    finally:
+        for watcher in watching:
+            watcher.cancel()
     return results.rows
+
+
+def _task_file(work: Path, task: BenchTask) -> Path:
+    """The task as a file, which stays where it is: a run that is resumed reads it again."""
+    file = work / f"level{task.level}_{task.id}" / "task.py"
+    if not file.exists() or file.read_text(encoding="utf-8") != task.code:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(task.code, encoding="utf-8")
+    return file
+
+
+async def _set_after(stop: asyncio.Event, seconds: float | None) -> None:
+    if seconds is not None:
+        await asyncio.sleep(max(0.0, seconds - END_S))
+        stop.set()
+
+
+async def _pass_on(cancel: asyncio.Event, stop: asyncio.Event) -> None:
+    await cancel.wait()
+    stop.set()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Bench:
-    """The state that the workers share."""
+    """The state that the lanes share."""
 
     options: BenchOptions
     results: ResultFile
-    folder: Path
     on_line: Callable[[str], None]
-    cancel: asyncio.Event
-    optimize: Optimize
+    stop: asyncio.Event
+    files: Mapping[str, Path]
     total: int
+    provenance: dict[str, Any]
+    program: Sequence[str]
+    queue: asyncio.Queue[tuple[BenchTask, str]] = field(default_factory=asyncio.Queue)
     done: int = 0
 
-    async def work(self, queue: asyncio.Queue[BenchTask]) -> None:
-        """Take tasks until there are none or the user cancels."""
-        while not self.cancel.is_set() and not queue.empty():
-            task = queue.get_nowait()
-            row = await self.one(task)
-            if row is not None:
-                self.results.append(row)
-                self.done += 1
-                self.on_line(f"[{self.done}/{self.total}] {row_words(row)}")
-
-    async def one(self, task: BenchTask) -> dict[str, Any] | None:
-        """One task's row; None when the user cancelled it."""
-        file = self.folder / f"level{task.level}_{task.id}" / "task.py"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(task.code, encoding="utf-8")
-        self.on_line(f"{task.key} {task.name} begins")
-        seen: list[Trajectory] = []
-        begin = time.monotonic()
-        failure = await self.guarded(task, file, seen)
-        if self.cancel.is_set():
-            return None
-        return result_row(task, seen[0] if seen else None, settings=self.options.settings,
-                          wall_s=time.monotonic() - begin, failure=failure)
-
-    async def guarded(self, task: BenchTask, file: Path, seen: list[Trajectory]) -> str | None:
-        """Run the loop under the hard limit. Returns why it failed, or None."""
-        own_cancel = asyncio.Event()
-
-        def note(_event: Event, trajectory: Trajectory) -> None:
-            if not seen:
-                seen.append(trajectory)
-
-        async def loop() -> Trajectory:
-            return await self.optimize(self.options.job(file), on_event=note, cancel=own_cancel)
-
-        limit_s = HANGS_AFTER_S if self.options.limit_s is None else self.options.limit_s + FINISH_S
-        job = asyncio.ensure_future(loop())
-        wish = asyncio.ensure_future(self.cancel.wait())
+    async def all(self, chosen: Sequence[BenchTask]) -> None:
+        """Every lane's workers, and the baselines beside them, until there is nothing left or it must stop."""
+        begin = asyncio.get_running_loop().time()
+        places = lanes(self.options.gpus)
+        python = ""
+        if self.total or self.options.forms:
+            python, _why = await asyncio.to_thread(find_python, Path.cwd(), self.options.python or None)
+        work = [asyncio.ensure_future(self.lane(lane, python, begin)) for lane in places
+                for _ in range(min(self.options.parallel, self.queue.qsize()))]
+        work += await self.baseline_lanes(places, chosen, python)
         try:
-            await asyncio.wait({job, wish}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if not job.done():
-                own_cancel.set()
-                await asyncio.wait({job}, timeout=CANCEL_S)
-            if not job.done():
+            await asyncio.gather(*work)
+        finally:
+            for job in work:
                 job.cancel()
-                await asyncio.wait({job}, timeout=CANCEL_S)
-                return f"time: stopped hard {limit_s:g} s after its begin"
-            seen[:] = [job.result()]
-        except HieraError as error:
-            return str(error)
-        except asyncio.CancelledError:
-            if not job.cancelled():
-                raise
-            return "cancelled"
-        except Exception as error:  # noqa: BLE001 - a fault of ours in one task must not cost the others.
-            return f"internal error in task {task.key}: {type(error).__name__}: {error}"
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def lane(self, lane: Lane, python: str, begin: float) -> None:
+        """Take tasks until there are none, or no time for another."""
+        runner = TaskRunner(
+            settings=self.options.settings, work=self.options.work, python=python, recheck=self.options.recheck,
+            limit_s=self.options.limit_s, environment={**os.environ, **lane.environment}, program=self.program,
+            provenance={**self.provenance, **({"lane": lane.name} if lane.name else {})}, stop=self.stop)
+        loop = asyncio.get_running_loop()
+        while not self.stop.is_set() and not self.queue.empty():
+            seconds = self.options.seconds
+            if seconds is not None and begin + seconds - END_S - loop.time() < ONE_LEFT_S:
+                return
+            task, variant = self.queue.get_nowait()
+            head = f"{lane.name + ': ' if lane.name else ''}{task.key}{'' if variant == FULL else ' ' + variant}"
+            self.on_line(f"{head} {task.name} begins")
+            file = self.files[task.key]
+            row = await runner.one(task, variant, self.options.job(file, variant), file)
+            if row is None:
+                continue
+            self.results.append(row)
+            self.done += row["complete"]
+            self.on_line(f"[{self.done}/{self.total}] {row_words(row)}")
+
+    async def baseline_lanes(self, places: Sequence[Lane], chosen: Sequence[BenchTask],
+                             python: str) -> list[asyncio.Future[None]]:
+        """One worker a GPU for what is missing; none without a GPU."""
+        device = await find_device(self.options.device)
+        if not self.options.forms or device.kind != "cuda":
+            return []
+        kept = baselines.BaselineFile(self.options.baseline_file, self.options.baselines)
+        facts = await _facts(python)
+        if facts is None or facts["device"] is None:
+            self.on_line("baselines are not measured: this interpreter's torch does not see the GPU")
+            return []
+        self.provenance |= {"torch": facts["torch"], "cuda": facts["cuda"]}
+        queue: asyncio.Queue[tuple[BenchTask, Path]] = asyncio.Queue()
+        for task in chosen:
+            queue.put_nowait((task, self.files[task.key]))
+        made = []
+        for lane in places:
+            index = 0 if lane.environment else device.index
+            place = Place(python=python, device=f"cuda:{index}", locks=lane.locks, nice=BASELINE_NICE, environment={
+                **lane.environment, "TORCHINDUCTOR_COMPILE_THREADS": str(COMPILE_THREADS),
+                "TORCHINDUCTOR_CACHE_DIR": str(self.options.work / "inductor")})
+            made.append(asyncio.ensure_future(self.until_stopped(baselines.measure(
+                queue, place, {"device": facts["device"], "torch": facts["torch"]}, kept, forms=self.options.forms,
+                provenance=self.provenance, on_line=self.on_line))))
+        return made
+
+    async def until_stopped(self, work: Any) -> None:
+        """Do it until the sitting ends; a fault costs the rest of the baselines, not the search."""
+        job, wish = asyncio.ensure_future(work), asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait({job, wish}, return_when=asyncio.FIRST_COMPLETED)
+            if job.done() and (error := job.exception()) is not None:
+                self.on_line(f"baselines end early: {type(error).__name__}: {error}")
         finally:
             wish.cancel()
-            if not job.done():
-                job.cancel()
+            job.cancel()
+            await asyncio.wait({job})
+
+
+async def _facts(python: str) -> dict[str, Any] | None:
+    worker = Worker("kernelbench", python=python)
+    try:
+        with contextlib.suppress(HieraError):
+            return await worker.call("facts", timeout_s=FACTS_S)
         return None
+    finally:
+        await worker.close()
 
 
-def row_words(row: dict[str, Any]) -> str:
+def row_words(row: Mapping[str, Any]) -> str:
     """A row in one line, such as `2/14 gemm_relu: 1.83x over eager [1.80, 1.86], 41 s`."""
-    head = f"{row['level']}/{row['id']} {row['name']}"
-    best = row.get("best")
+    variant = row.get("variant", FULL)
+    head = f"{row['level']}/{row['id']} {row['name']}{'' if variant == FULL else f' ({variant})'}"
+    best, again = row.get("best"), row.get("reverified") or {}
+    if not row.get("complete", True):
+        return f"{head}: unfinished after {row['wall_s']:.0f} s, --resume goes on"
     if not best:
         return f"{head}: nothing verified ({row['failure']}), {row['wall_s']:.0f} s"
+    doubt = f", NOT confirmed by a fresh process: {again.get('reason')}" if again.get("accepted") is False else ""
     if best["speedup"] is None:
-        return f"{head}: verified, not measured, {row['wall_s']:.0f} s"
+        return f"{head}: verified, not measured, {row['wall_s']:.0f} s{doubt}"
     low, high = best["ci95"]
     versus = f", {best['speedup_vs_compile']:.2f}x over compile" if best["speedup_vs_compile"] else ""
     return (f"{head}: {best['speedup']:.2f}x over eager [{low:.2f}, {high:.2f}]{versus}, {best['space']}, "
-            f"direction {best['direction'] or '-'}, {row['wall_s']:.0f} s")
+            f"direction {best['direction'] or '-'}, {row['wall_s']:.0f} s{doubt}")

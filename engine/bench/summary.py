@@ -1,39 +1,66 @@
-"""Result files to a table: `python -m engine.bench.summary RESULTS.jsonl [--json]`.
+"""Result files to numbers: fast_p at each budget, against eager and torch.compile, under each policy.
 
 fast_0 is the part of tasks with an accepted candidate. fast_1 asks that the speed-up's 95 % interval
 lies above 1 and the speed-up above 1 by the smallest difference the run could see; fast_2 that the
 interval lies at or above 2. A task without an accepted candidate counts as not fast, and as 1.0 in
-the geometric mean over all tasks (the user keeps the original).
+the geometric mean over all tasks (the user keeps the original). A winner that a fresh process
+rejected is no winner.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import statistics
-import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from engine.bench.rows import BUDGETS, read_rows
+from engine.bench.rows import BUDGETS
+from engine.bench.variants import FULL
 
 Row = Mapping[str, Any]
+COMPILED = ("compile", "compile max-autotune")
 
 
-def latest(rows: Iterable[Row]) -> list[Row]:
-    """One row a task: the last one written, ordered by level and id."""
-    by_task = {(row["level"], row["id"]): row for row in rows}
+class Baselines:
+    """Baselines by task, the newest of each form.
+
+    Args:
+        rows: Lines of baseline files, oldest first.
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._forms: dict[tuple[int, int, str, str | None], dict[str, Row]] = {}
+        for row in rows:
+            if "form" in row:
+                key = (row["level"], row["id"], row["code_sha256"], row["device"])
+                self._forms.setdefault(key, {})[row["form"]] = row
+
+    def of(self, row: Row) -> Mapping[str, Row]:
+        """The forms of a result's task on its device."""
+        return self._forms.get((row["level"], row["id"], row.get("code_sha256", ""), row.get("device")), {})
+
+
+def latest(rows: Iterable[Row], variant: str = FULL) -> list[Row]:
+    """One complete row a task of a variant: the last one written, ordered by level and id."""
+    by_task = {(row["level"], row["id"]): row for row in rows
+               if row.get("complete", True) and row.get("variant", FULL) == variant}
     return [by_task[key] for key in sorted(by_task)]
 
 
-def summarize(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """One line for every level (and all) and budget, against eager and torch.compile."""
-    tasks = latest(rows)
+def unfinished(rows: Sequence[Row]) -> list[Row]:
+    """Tasks that a sitting's end cut off and no later one finished."""
+    done = {(row["level"], row["id"], row.get("variant", FULL)) for row in rows if row.get("complete", True)}
+    left = {key: row for row in rows if (key := (row["level"], row["id"], row.get("variant", FULL))) not in done}
+    return [left[key] for key in sorted(left)]
+
+
+def summarize(rows: Iterable[Row], baselines: Baselines | None = None, variant: str = FULL) -> list[dict[str, Any]]:
+    """One line for every level (and all) and budget."""
+    tasks, baselines = latest(rows, variant), baselines or Baselines()
     levels: list[int | None] = [*sorted({row["level"] for row in tasks}), None]
-    lines = [_line([row for row in tasks if level in (None, row["level"]) and _tells(row, budget)], level, budget)
-             for level in levels for budget in BUDGETS]
+    lines = [_line([row for row in tasks if level in (None, row["level"]) and _tells(row, budget)], level, budget,
+                   baselines) for level in levels for budget in BUDGETS]
     return [line for line in lines if line["tasks"]]
 
 
@@ -42,32 +69,79 @@ def _tells(row: Row, budget: int) -> bool:
     return "budgets" not in row or str(budget) in row["budgets"]
 
 
-def _line(tasks: Sequence[Row], level: int | None, budget: int) -> dict[str, Any]:
-    found = [(row.get("budgets") or {}).get(str(budget)) for row in tasks]
+def candidate_at(row: Row, budget: int, policy: str = "budgets") -> Row | None:
+    """The best candidate of a budget, for `strict` of those that hold that policy; None if a fresh look rejected it."""
+    found = (row.get(policy) or {}).get(str(budget))
+    again = row.get("reverified") or {}
+    return None if found and again.get("accepted") is False and again.get("id") == found.get("id") else found
+
+
+def _line(tasks: Sequence[Row], level: int | None, budget: int, baselines: Baselines) -> dict[str, Any]:
+    found = [candidate_at(row, budget) for row in tasks]
+    strict = [candidate_at(row, budget, "strict") for row in tasks]
     # Without a GPU no time is known, and no part of the tasks can be called fast or slow.
     timed = any(row.get("measured") for row in tasks)
-    versus = any(c and c.get("speedup_vs_compile") is not None for c in found)
-    eager = [_speed(c, "speedup", "ci95") for c in found]
-    compiled = [_speed(c, "speedup_vs_compile", "compile_ci95") for c in found]
+    eager = [speed(c) for c in found]
+    compiled = [versus_compile(c, baselines.of(row)) for c, row in zip(found, tasks, strict=True)]
+    versus = any(compiled)
     return {
         "level": level, "budget": budget, "tasks": len(tasks),
-        "fast_0": _part(c is not None for c in found),
-        "fast_1": _part(is_faster(s, c) for s, c in zip(eager, found, strict=True)) if timed else None,
-        "fast_2": _part(s is not None and s[1] >= 2 for s in eager) if timed else None,
-        "fast_1_compile": _part(is_faster(s, c) for s, c in zip(compiled, found, strict=True)) if versus else None,
-        "fast_2_compile": _part(s is not None and s[1] >= 2 for s in compiled) if versus else None,
+        "fast_0": part(c is not None for c in found),
+        "fast_1": part(is_faster(s, c) for s, c in zip(eager, found, strict=True)) if timed else None,
+        "fast_2": part(s is not None and s[1] >= 2 for s in eager) if timed else None,
+        "fast_1_compile": part(is_faster(s, c) for s, c in zip(compiled, found, strict=True)) if versus else None,
+        "fast_2_compile": part(s is not None and s[1] >= 2 for s in compiled) if versus else None,
         "geomean": geometric_mean([s[0] if s else 1.0 for s in eager]) if any(eager) else None,
         "geomean_verified": geometric_mean([s[0] for s in eager if s]),
         "geomean_compile": geometric_mean([s[0] for s in compiled if s]),
+        "strict_fast_0": part(c is not None for c in strict),
+        "strict_fast_1": part(is_faster(speed(c), c) for c in strict) if timed else None,
+        "strict_fast_2": part((s := speed(c)) is not None and s[1] >= 2 for c in strict) if timed else None,
+        "kernelbench_fast_0": part(bool((row.get("kernelbench_valid") or {}).get(str(budget))) for row in tasks),
     }
 
 
-def is_faster(speed: tuple[float, float] | None, candidate: Row | None) -> bool:
+def speed(candidate: Row | None) -> tuple[float, float] | None:
+    """Speed-up over eager and the lower end of its interval; the point itself where no interval was stored."""
+    return _pair(candidate, "speedup", "ci95")
+
+
+def versus_compile(candidate: Row | None, forms: Mapping[str, Row]) -> tuple[float, float] | None:
+    """Speed-up over the best valid mode of torch.compile, and its lower end; None where none was timed.
+
+    The default mode is timed in turn with the candidate; other modes in turn with eager, in a process of
+    their own, so the candidate's speed-up over eager is divided by theirs. Where every mode was tried and
+    none is valid, eager is what a user has.
+    """
+    own = speed(candidate)
+    if candidate is None or own is None:
+        return None
+    against: list[tuple[float, float]] = []
+    paired = _pair(candidate, "speedup_vs_compile", "compile_ci95")
+    if paired is not None and forms.get("compile", {}).get("valid") is not False:
+        against.append(paired)
+    for form in COMPILED:
+        factor = form_speedup(forms.get(form))
+        if factor is not None and not (form == "compile" and paired is not None):
+            against.append((own[0] / factor, own[1] / factor))
+    if against:
+        return min(against)
+    return own if all(form in forms for form in COMPILED) else None
+
+
+def form_speedup(form: Row | None) -> float | None:
+    """How many times faster than eager a baseline is; None where it was not measured or is not valid."""
+    if form is None or form.get("valid") is False or not form.get("speedup"):
+        return None
+    return form["speedup"]
+
+
+def is_faster(found: tuple[float, float] | None, candidate: Row | None) -> bool:
     """True when interval and smallest visible difference both say faster."""
-    if speed is None or candidate is None:
+    if found is None or candidate is None:
         return False
     visible = candidate.get("minimum_detectable")
-    return speed[1] > 1.0 and speed[0] >= 1.0 + (0.01 if visible is None else visible)
+    return found[1] > 1.0 and found[0] >= 1.0 + (0.01 if visible is None else visible)
 
 
 def geometric_mean(values: Sequence[float]) -> float | None:
@@ -84,90 +158,73 @@ def times(rows: Iterable[Row]) -> dict[str, float | None]:
             for key in keys}
 
 
-def text(rows: Sequence[Row]) -> str:
-    """The summary as a Markdown table, then the failures."""
-    columns = ("level", "B", "tasks", "fast_0", "fast_1", "fast_2", "geo. mean (all)", "geo. mean (verified)",
-               "fast_1 vs compile", "geo. mean vs compile")
-    lines = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    for line in summarize(rows):
-        cells = [str(line["level"] or "all"), str(line["budget"]), str(line["tasks"]), _percent(line["fast_0"]),
-                 _percent(line["fast_1"]), _percent(line["fast_2"]), _times(line["geomean"]),
-                 _times(line["geomean_verified"]), _percent(line["fast_1_compile"]), _times(line["geomean_compile"])]
-        lines.append("| " + " | ".join(cells) + " |")
-    medians = times(rows)
-    lines += ["", "Medians: " + ", ".join(f"{key.removesuffix('_s').replace('_', ' ')} "
-                                          f"{'n/a' if value is None else f'{value:.1f} s'}"
-                                          for key, value in medians.items())]
-    failed = [row for row in latest(rows) if not row.get("verified")]
-    if failed:
-        lines += ["", f"Nothing verified in {len(failed)} tasks:", ""]
-        lines += [f"- {row['level']}/{row['id']} {row['name']}: {row.get('failure')}" for row in failed]
-    return "\n".join(lines)
+def reverification(rows: Iterable[Row]) -> dict[str, Any]:
+    """What fresh processes said of the winners."""
+    told = [row["reverified"] for row in latest(rows) if row.get("reverified")]
+    rejected = [f"{row['level']}/{row['id']} {row['name']}: {row['reverified'].get('reason')}" for row in latest(rows)
+                if row.get("reverified") and row["reverified"].get("accepted") is not True]
+    return {"run": len(told), "accepted": sum(again.get("accepted") is True for again in told), "not": rejected}
 
 
-def table(rows: Sequence[Row]) -> str:
-    """One Markdown line a task: the best candidate."""
-    lines = ["| task | verified | over eager | over compile | space | direction | first verified | in all |",
-             "|" + " --- |" * 8]
-    for row in latest(rows):
-        best = row.get("best") or {}
-        lines.append("| " + " | ".join([
-            f"{row['level']}/{row['id']} {row['name']}", "yes" if row.get("verified") else "no",
-            _interval(best.get("speedup"), best.get("ci95")),
-            _interval(best.get("speedup_vs_compile"), best.get("compile_ci95")),
-            best.get("space") or "-", best.get("direction") or "-",
-            _seconds(row.get("first_verified_s")), _seconds(row.get("wall_s"))]) + " |")
-    return "\n".join(lines)
+def kernelbench(rows: Iterable[Row]) -> dict[str, Any] | None:
+    """The winners by KernelBench's own protocol; None where it was not run."""
+    told = [row["kernelbench"] for row in latest(rows) if row.get("kernelbench")]
+    timed = [found["speedup"] for found in told if found.get("speedup")]
+    if not told:
+        return None
+    return {"run": len(told), "valid": sum(found.get("valid") is True for found in told),
+            "fast_1": part(s > 1 for s in timed), "fast_2": part(s > 2 for s in timed),
+            "geomean": geometric_mean(timed)}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the summary of one or several result files."""
-    parser = argparse.ArgumentParser(prog="python -m engine.bench.summary", description=__doc__.split("\n\n")[0])
-    parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON")
-    parser.add_argument("--tasks", action="store_true", help="one line a task as well")
-    arguments = parser.parse_args(argv)
-    rows = [row for file in arguments.files for row in read_rows(file)]
-    if not rows:
-        sys.stderr.write("there are no results in it\n")
-        return 2
-    if arguments.json:
-        sys.stdout.write(json.dumps({"summary": summarize(rows), "medians": times(rows)}, indent=1) + "\n")
-        return 0
-    sys.stdout.write(text(rows) + "\n")
-    if arguments.tasks:
-        sys.stdout.write("\n" + table(rows) + "\n")
-    return 0
+def baseline_lines(rows: Iterable[Row], baselines: Baselines) -> list[dict[str, Any]]:
+    """Each form and level: how many were tried, are valid at 1e-4, are faster than eager, and by how much."""
+    tasks = latest(rows)
+    lines = []
+    for level in [*sorted({row["level"] for row in tasks}), None]:
+        members = [baselines.of(row) for row in tasks if level in (None, row["level"])]
+        for form in (*COMPILED, "graph"):
+            found = [forms[form] for forms in members if form in forms]
+            if not found:
+                continue
+            speeds = [s for s in map(form_speedup, found) if s is not None]
+            lines.append({"level": level, "form": form, "tasks": len(found),
+                          "valid": part(row.get("valid") is True for row in found),
+                          "faster": sum(s > 1 for s in speeds) / len(found),
+                          "twice": sum(s > 2 for s in speeds) / len(found), "geomean": geometric_mean(speeds),
+                          "compile_s": _median([row["compile_s"] for row in found if row.get("compile_s")])})
+    return lines
 
 
-def _speed(candidate: Row | None, point: str, interval: str) -> tuple[float, float] | None:
-    """The speed-up and the lower end of its interval; the point itself where no interval was stored."""
+def without_gpu(rows: Iterable[Row]) -> dict[str, Any] | None:
+    """What a run on the CPU can say: how many verify there, and why the rest do not. None where a GPU was used."""
+    tasks = latest(rows)
+    if not tasks or any(row.get("measured") for row in tasks):
+        return None
+    levels = {str(level): [row for row in tasks if row["level"] == level]
+              for level in sorted({row["level"] for row in tasks})}
+    return {
+        "tasks": len(tasks), "verified": sum(bool(row["verified"]) for row in tasks),
+        "by_level": {level: {"tasks": len(members), "verified": sum(bool(row["verified"]) for row in members)}
+                     for level, members in levels.items()},
+        "where": dict(Counter(row["best"].get("where") for row in tasks if row.get("best"))),
+        "spaces": dict(Counter(row["best"]["space"] for row in tasks if row.get("best"))),
+        "not_verified": {f"{row['level']}/{row['id']}": row.get("failure") for row in tasks if not row["verified"]},
+    }
+
+
+def part(facts: Iterable[bool]) -> float:
+    """The part of them that is true."""
+    listed = list(facts)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+def _pair(candidate: Row | None, point: str, interval: str) -> tuple[float, float] | None:
     if candidate is None or candidate.get(point) is None:
         return None
     ends = candidate.get(interval)
     return candidate[point], ends[0] if ends else candidate[point]
 
 
-def _part(facts: Iterable[bool]) -> float:
-    listed = list(facts)
-    return sum(listed) / len(listed) if listed else 0.0
-
-
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.1%}"
-
-
-def _times(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}x"
-
-
-def _interval(value: float | None, ends: Sequence[float] | None) -> str:
-    return "n/a" if value is None else f"{value:.2f}x" + (f" [{ends[0]:.2f}, {ends[1]:.2f}]" if ends else "")
-
-
-def _seconds(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:.0f} s"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -85,6 +85,24 @@ def select(tasks: Sequence[BenchTask], ids: str | None = None, levels: str | Non
     return tuple(chosen)
 
 
+def representative(tasks: Sequence[BenchTask], sample: int | None = None) -> tuple[BenchTask, ...]:
+    """Tasks in an order whose every beginning stands for the whole: levels in turn, drawn within a level.
+
+    The order is always the same, so that several sittings and variants meet the same tasks first.
+
+    Args:
+        tasks: All of them.
+        sample: Keep the first so many, as equal a number of each level as there can be; None for all, each
+            level by its share.
+    """
+    by_level: dict[int, list[BenchTask]] = {}
+    for task in sorted(tasks, key=lambda task: hashlib.sha256(task.key.encode()).hexdigest()):
+        by_level.setdefault(task.level, []).append(task)
+    placed = [((place if sample else (place + 0.5) / len(members)), task.level, task)
+              for members in by_level.values() for place, task in enumerate(members)]
+    return tuple(task for _, _, task in sorted(placed, key=lambda row: row[:2]))[:sample]
+
+
 def _parts(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib import metadata
 
 from contracts.contract import SPACES
+from engine.cli import bench_flags
 from engine.llm import bridge as bridge_flags
 from engine.settings import AGENTS, PRECISIONS
 
@@ -76,23 +77,11 @@ def _evaluate(commands: argparse._SubParsersAction) -> None:
 
 def _bench(commands: argparse._SubParsersAction) -> None:
     add = _command(commands, "bench", "bench:bench", "optimise tasks in KernelBench's format and report fast_p")
-    add.add_argument("tasks", metavar="TASKS.jsonl", help="one {level, id, name, code} a line")
-    add.add_argument("--ids", help="comma-separated tasks: 14 (any level), 2/14, or a range 2/10-20")
-    add.add_argument("--levels", help="comma-separated levels")
-    add.add_argument("--limit-s", type=_seconds, metavar="N", help="seconds a task may take")
-    add.add_argument("--budget", type=_positive, metavar="N", help="candidates a task at most")
-    add.add_argument("--parallel", type=_positive, default=2, metavar="N",
-                     help="tasks at a time: one times while others build (default 2)")
+    bench_flags.add_arguments(add, positive=_positive, seconds=_seconds)
     add.add_argument("--preset", choices=("quick", "normal", "deep"), help="size of the search (default normal)")
     add.add_argument("--space", choices=SPACES, help="widest implementation space allowed")
     add.add_argument("--agent", choices=AGENTS, help="who plans and writes (default expert)")
-    add.add_argument("--tokens", type=_positive, metavar="N", help="limit on a language model's tokens a task")
     _model(add)
-    add.add_argument("--resume", action="store_true", help="skip tasks that are in the output already")
-    add.add_argument("--profile", action="store_true", help="take counters of promising candidates too")
-    add.add_argument("--no-confirm", dest="confirm", action="store_const", const=False,
-                     help="do not rebuild winners with PyTorch's own headers")
-    add.add_argument("--out", metavar="FILE", required=True, help="JSON lines, one a task")
     _judging(add)
 
 

@@ -1,0 +1,104 @@
+"""The program of one task, a process of its own: a search, or a fresh look at what a search accepted.
+
+The first line of stdin is the request, a later line `cancel` a wish; the end of stdin means that the
+benchmark is gone, and so are we with all that we started. Every line of stdout is a message. What a search
+finds is in its run folder, which is the truth also when this process is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    # Started by path, since an installed HIERA keeps these packages where no `-m` finds them.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from contracts import codec
+from contracts.errors import HieraError
+from engine.bench.check import check
+from engine.bench.variants import agent_of
+from engine.optimize import optimize
+from engine.process_tree import adopt_orphans, kill_tree
+from engine.store import Store
+from engine.trajectory import Event, Job, Trajectory
+
+LEAVE_S = 2.5
+
+
+def main() -> int:
+    """Serve one request and return the exit status."""
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # Whatever prints must miss the messages.
+    adopt_orphans()
+    request = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+
+    def send(**message: Any) -> None:
+        output.write(json.dumps(message) + "\n")
+
+    try:
+        asyncio.run(_serve(request, send))
+    except HieraError as error:
+        send(failed=str(error))
+        return 2
+    except Exception as error:  # noqa: BLE001 - a fault of ours in one task must not cost the others.
+        send(failed=f"internal error: {type(error).__name__}: {error}"[:500])
+        return 3
+    finally:
+        kill_tree(os.getpid(), with_root=False)
+    return 0
+
+
+async def _serve(request: dict[str, Any], send: Any) -> None:
+    cancel = asyncio.Event()
+    _listen(asyncio.get_running_loop(), cancel)
+    if request["what"] == "check":
+        work = asyncio.ensure_future(check(Path(request["run"]), python=request["python"], file=Path(request["file"])))
+        wish = asyncio.ensure_future(cancel.wait())
+        await asyncio.wait({work, wish}, return_when=asyncio.FIRST_COMPLETED)
+        wish.cancel()
+        if work.done():
+            send(checked=work.result())
+        else:
+            work.cancel()
+            await asyncio.wait({work}, timeout=LEAVE_S)
+        return
+    job = codec.from_data(request["job"], Job)
+    store, told = Store(), False
+
+    def on_event(_event: Event, trajectory: Trajectory) -> None:
+        nonlocal told
+        if not told:
+            told = True
+            send(run=str(store.root / "runs" / trajectory.run) if request["resume"] is None else request["resume"])
+
+    await optimize(job, on_event=on_event, agent=agent_of(request["variant"], job), store=store,
+                   resume=request["resume"], cancel=cancel)
+
+
+def _listen(loop: asyncio.AbstractEventLoop, cancel: asyncio.Event) -> None:
+    """Watch stdin from a thread, which sees its end also while the loop is busy."""
+
+    def watch() -> None:
+        while chunk := os.read(0, 4096):
+            if b"cancel" in chunk:
+                loop.call_soon_threadsafe(cancel.set)
+        try:
+            loop.call_soon_threadsafe(cancel.set)
+        except RuntimeError:
+            return
+        time.sleep(LEAVE_S)
+        kill_tree(os.getpid(), with_root=False)
+        os._exit(3)
+
+    threading.Thread(target=watch, name="bench-watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
