@@ -41,7 +41,7 @@ class Headline:
         device: The GPU's name, or the target's without one.
         measured: True where times come from a GPU.
         written, judged, accepted: Numbers of candidates.
-        rounds: Rounds planned.
+        planned: Rounds that were planned.
         best: Id of the best candidate, or None.
         speedup, ci95: The best's, where measured.
         faster: The interval lies above 1.
@@ -63,7 +63,7 @@ class Headline:
     written: int = 0
     judged: int = 0
     accepted: int = 0
-    rounds: int = 0
+    planned: int = 0
     best: str | None = None
     speedup: float | None = None
     ci95: tuple[float, float] | None = None
@@ -85,7 +85,7 @@ def headline_of(trajectory: Trajectory, events_bytes: int) -> Headline:
         name=trajectory.contract.name if trajectory.contract else symbol, agent=job.agent if job else "",
         device=trajectory.device.name if trajectory.device else "", measured=trajectory.measured,
         written=len(trajectory.candidates), judged=len(trajectory.evaluations),
-        accepted=len(trajectory.ranked()), rounds=len(trajectory.plans), best=best.id if best else None,
+        accepted=len(trajectory.ranked()), planned=len(trajectory.plans), best=best.id if best else None,
         speedup=timing.speedup if timing else None, ci95=timing.ci95 if timing else None,
         faster=timing is not None and timing.ci95[0] > 1.0, confirmed=bool(evaluation and evaluation.confirmed),
         stop_reason=stopped.reason if stopped else "", complete=stopped is not None and stopped.complete,

@@ -72,7 +72,7 @@ async def test_the_runs_of_this_workspace_are_listed_newest_first(start, tmp_pat
     assert found["more"] is False
     killed, unmeasured, measured = found["runs"]
     assert (measured["speedup"], measured["faster"], measured["confirmed"]) == (2.6, True, True)
-    assert (measured["written"], measured["judged"], measured["accepted"], measured["rounds"]) == (7, 7, 5, 3)
+    assert (measured["written"], measured["judged"], measured["accepted"], measured["planned"]) == (7, 7, 5, 3)
     assert measured["uri"] == model.as_uri()
     assert (unmeasured["measured"], unmeasured["speedup"], unmeasured["faster"]) == (False, None, False)
     assert (killed["stop_reason"], killed["at_work"], killed["resumable"]) == ("", False, True)

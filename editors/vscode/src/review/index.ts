@@ -4,6 +4,7 @@ import * as vscode from "vscode";
 import { registerAll } from "../commands/register";
 import { chosenSite, hasResult } from "../commands/sites";
 import type { HieraClient } from "../server/client";
+import type { Site } from "../server/protocol";
 import { registerReviewLenses } from "./lenses";
 import { Review } from "./review";
 
@@ -17,8 +18,8 @@ export function registerReview(context: vscode.ExtensionContext, client: HieraCl
     client.intercept("hiera.use", (site) => review.use(site)),
     client.intercept("hiera.discard", (site) => review.discard(site)),
     registerAll(client, {
-      "hiera.review": async () => {
-        const site = await chosenSite(client, (one) => hasResult(one) && one.chosen !== null, "no candidate to review");
+      "hiera.review": async (asked) => {
+        const site = isSite(asked) ? asked : await chosenSite(client, (one) => hasResult(one) && one.chosen !== null, "no candidate to review");
         if (site !== undefined) await review.open(site);
       },
       "hiera.acceptCandidate": () => review.accept(),
@@ -33,4 +34,9 @@ export function registerReview(context: vscode.ExtensionContext, client: HieraCl
     }),
   );
   return review;
+}
+
+/** What views pass: a site that was chosen already. */
+function isSite(asked: unknown): asked is Site {
+  return typeof asked === "object" && asked !== null && "uri" in asked && "symbol" in asked;
 }
