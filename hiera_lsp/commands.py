@@ -17,7 +17,9 @@ from pygls.exceptions import JsonRpcException
 from contracts.errors import ConfigError, HieraError, InputError
 from hiera_lsp.command_results import ResultCommands
 from hiera_lsp.documents import Document
+from hiera_lsp.features import diagnostics
 from hiera_lsp.jobs import PACKAGE_ROOT, JobEnd, RunningJob, Site
+from hiera_lsp.pages import page_uri
 from hiera_lsp.progress import JobProgress, end_message
 from hiera_lsp.publisher import Publisher
 from hiera_lsp.requests import check_ready, document_in, result_in, site_in
@@ -56,7 +58,7 @@ class Commands:
             ("hiera.choose", results.choose), ("hiera.diff", results.diff), ("hiera.explain", results.explain),
             ("hiera.report", results.report), ("hiera.result", results.result), ("hiera.sites", results.sites),
             ("hiera.runs", runs.runs), ("hiera.run", runs.run), ("hiera.page", runs.page),
-            ("hiera.deleteRun", runs.delete),
+            ("hiera.deleteRun", runs.delete), ("hiera.help", self.help),
         ):
             self._server.command(name)(_safe(handler))
         self._server.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)(_safe(self.on_progress_cancel))
@@ -145,6 +147,14 @@ class Commands:
             self._session.secrets.pop(argument["name"], None)
         return {"kept": bool(argument["value"])}
 
+    def help(self, argument: Any = None) -> dict[str, Any]:
+        """The manual's page on editors, or the one on `{code}` of a diagnostic; shown where the client does so."""
+        code = argument.get("code") if isinstance(argument, dict) else None
+        uri = diagnostics.documentation(str(code)) if code else page_uri("editors.md", "what-you-can-do")
+        if uri is not None and self._session.client.show_document:
+            self._server.window_show_document(types.ShowDocumentParams(uri=uri, take_focus=True))
+        return {"uri": uri}
+
     def on_progress_cancel(self, params: types.WorkDoneProgressCancelParams) -> None:
         """The user pressed Cancel on a progress."""
         self.cancel({"jobId": params.token})
@@ -170,6 +180,7 @@ class Commands:
 
     def _on_progress(self, running: RunningJob, kind: str) -> None:
         self._progress[running.id].report()
+        self._server.protocol.log_trace(f"{running.id}, {running.site.symbol}: {running.waiting or running.line}")
         if kind in ("workload", "evaluation", "plan"):
             self._publisher.publish(running.site.uri)
         if kind == "evaluation" and running.what == "optimize" and running.summary is not None:
@@ -187,8 +198,10 @@ class Commands:
                     self._server.window_show_message(shown)
             self._publisher.publish(uri)
             self._publisher.refresh()
-            self._ask(running, end)
+            if not self._ask(running, end) and not end.problem:
+                self._tell(running, end)
         finally:
+            self._server.protocol.log_trace(f"{running.id} ended: {end_message(end)}", "\n".join(running.log))
             self._status.tell()
             await self._progress.pop(running.id).end(end)
 
@@ -207,17 +220,21 @@ class Commands:
                 summary = replace(summary, stop_reason="profiled as it is, nothing was searched")
             results.put(site, running.text_hash, summary)
 
-    def _ask(self, running: RunningJob, end: JobEnd) -> None:
+    def _tell(self, running: RunningJob, end: JobEnd) -> None:
+        """Who wants every message gets one about a job that went well, too."""
+        if self._session.settings_of(running.site.uri).notifications == "always":
+            text = f"HIERA {running.site.symbol}: {end_message(end)}"
+            self._server.window_show_message(types.ShowMessageParams(type=types.MessageType.Info, message=text))
+
+    def _ask(self, running: RunningJob, end: JobEnd) -> bool:
         """Clients without lenses learn of the result by a question, which they may answer late or never."""
         client, site = self._session.client, running.site
         candidate = end.summary.best_candidate if end.summary is not None else None
         result = self._session.results.at(site)
         if client.lenses or candidate is None or running.what == "profile" or end.cancelled:
-            return
-        if result is None or result.no_gain:
-            return
-        if self._session.settings_of(site.uri).notifications == "off":
-            return
+            return False
+        if result is None or result.no_gain or self._session.settings_of(site.uri).notifications == "off":
+            return False
         choices = {"Accept": self.results.accept, "Show diff": self.results.diff, "Discard": self.results.discard}
 
         async def ask() -> None:
@@ -236,6 +253,7 @@ class Commands:
         task = asyncio.get_running_loop().create_task(ask())
         self._background.add(task)
         task.add_done_callback(self._asked)
+        return True
 
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._background.discard(task)

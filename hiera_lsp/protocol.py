@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Generator
 from concurrent.futures import Future
 from typing import Any
@@ -18,11 +19,18 @@ from pygls.protocol import LanguageServerProtocol, lsp_method
 from hiera_lsp.documents import keep_documents
 
 CANDIDATE_SCHEME = "hiera-candidate"
+TRACE_CHARACTERS = 2000
 logger = logging.getLogger(__name__)
 
 
 class HieraProtocol(LanguageServerProtocol):
-    """The protocol with its edges mended."""
+    """The protocol with its edges mended.
+
+    Attributes:
+        action_pages: Where kinds of code actions are explained, for clients that show it.
+    """
+
+    action_pages: tuple[types.CodeActionKindDocumentation, ...] = ()
 
     def receive(self, body: bytes) -> bool:
         """Take one message; False ends the server.
@@ -46,6 +54,7 @@ class HieraProtocol(LanguageServerProtocol):
             return True
         if method is not None and self._out_of_order(method, number):
             return True
+        begun = time.perf_counter()
         try:
             message = self.structure_message(data)
             if not hasattr(message, "jsonrpc"):
@@ -55,14 +64,24 @@ class HieraProtocol(LanguageServerProtocol):
             logger.warning("a message was refused: %s %r", method, error)
             if number is not None and isinstance(method, str):
                 self._refuse(number, types.ErrorCodes.InvalidParams, f"the parameters of {method} are malformed")
+        if self.trace != types.TraceValue.Off and method is not None and not method.startswith("$/"):
+            self.log_trace(f"{method} was handled in {1000 * (time.perf_counter() - begun):.1f} ms", _shown(data))
         return True
+
+    def log_trace(self, message: str, verbose: str = "") -> None:
+        """Tell a client that has asked for it by `$/setTrace` what the server does; pygls never does."""
+        if self.trace == types.TraceValue.Off or self._shutdown:
+            return
+        more = verbose if self.trace == types.TraceValue.Verbose and verbose else None
+        self.notify(types.LOG_TRACE, types.LogTraceParams(message=message, verbose=more))
 
     @lsp_method(types.INITIALIZE)
     def lsp_initialize(self, params: types.InitializeParams) -> Generator[Any, Any, types.InitializeResult]:
-        """Hold our documents, and advertise virtual documents, which pygls does not know yet."""
+        """Hold our documents, and advertise what pygls does not know yet: virtual documents, pages about actions."""
         inner = super().lsp_initialize(params)
         call = next(inner)
         keep_documents(self.workspace)
+        self.trace = params.trace or types.TraceValue.Off
         result = None
         while result is None:
             answer = yield call
@@ -73,6 +92,9 @@ class HieraProtocol(LanguageServerProtocol):
         capabilities = result.capabilities
         if capabilities.workspace is None:
             capabilities.workspace = types.WorkspaceOptions()
+        offered, taken = capabilities.code_action_provider, params.capabilities.text_document
+        if isinstance(offered, types.CodeActionOptions) and self.action_pages and taken and taken.code_action:
+            offered.documentation = self.action_pages if taken.code_action.documentation_support else None
         capabilities.workspace.text_document_content = types.TextDocumentContentOptions(schemes=[CANDIDATE_SCHEME])
         return result
 
@@ -143,3 +165,14 @@ class HieraProtocol(LanguageServerProtocol):
             return
         error = {"code": code.value, "message": message}
         self._send_data({"jsonrpc": self.VERSION, "id": number, "error": error})
+
+
+def _shown(data: dict[str, Any]) -> str:
+    """A message's parameters for a verbose trace: short, and without texts and secrets."""
+    params = data.get("params")
+    if not isinstance(params, dict) or "secret" in str(params.get("command")):
+        return ""
+    kept = {key: value for key, value in params.items() if key not in ("contentChanges", "settings")}
+    if isinstance(kept.get("textDocument"), dict):
+        kept["textDocument"] = {key: value for key, value in kept["textDocument"].items() if key != "text"}
+    return json.dumps(kept)[:TRACE_CHARACTERS]

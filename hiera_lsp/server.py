@@ -165,6 +165,7 @@ def _documents(server: HieraServer) -> None:
 
 def _features(server: HieraServer) -> None:
     session = server.session
+    server.protocol.action_pages = code_actions.PAGES
 
     @server.feature(
         types.TEXT_DOCUMENT_CODE_ACTION,

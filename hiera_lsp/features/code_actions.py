@@ -27,6 +27,8 @@ INPUTS = "quickfix.hiera.inputs"
 DOCTOR = "quickfix.hiera.doctor"
 OTHER = "refactor.rewrite.hiera"
 KINDS = [OPTIMIZE, ACCEPT, USE, OTHER, INPUTS, DOCTOR]
+PAGES = (types.CodeActionKindDocumentation(
+    kind=OTHER, command=types.Command(title="What HIERA does with a kernel", command="hiera.help", arguments=[{}])),)
 # Codes of problems that may lie in the machine or its set-up.
 MACHINE = ("hiera.environment", "hiera.configuration", "hiera.no-counters")
 STALE = "the source changed: re-verify first"
