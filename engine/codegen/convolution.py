@@ -137,7 +137,8 @@ def as_product(
         title=f"{source}: {kind} as a product of {conv.out_channels} x {terms} weights with {pixels} gathered pixels"
               + (f", for each of {conv.groups} groups." if conv.groups > 1 else "."),
         a=Operand(along_k=True, vector=a_vector, body=a_body),
-        b=Operand(along_k=False, vector=1, body=tuple(_image_body(conv))),
+        b=Operand(along_k=False, vector=1, body=(image := tuple(_image_body(conv))),
+                  inside=sum("return nullptr" in line for line in image) == 1),
         store=(*_pixel_lines(conv), *_store_lines(conv, value)), pointers=pointers,
     )
 
@@ -150,21 +151,14 @@ def _weight_body(conv: Convolution, dtype: str, terms: int, aligned: bool) -> tu
         # Row-major weights: the terms of a channel are one run in memory.
         vector = vector_width(dtype, terms, first) if aligned else 1
         where = f"int64_t(batch * M + m) * {first} + k"
-        load = f"  load_vector<A_VECTOR>(arguments.weight + {where}, target);"
+        return (f"return A_ALWAYS || (m < M && k < K) ? arguments.weight + {where} : nullptr;",), vector
+    if conv.transposed:
+        where = f"int64_t(batch * {conv.in_channels} + channel) * {first} + int64_t(m) * {second}"
     else:
-        vector = 1
-        lines = _terms(conv, "k")
-        out_channel, in_channel = "m", "channel"
-        if conv.transposed:
-            where = f"int64_t(batch * {conv.in_channels} + {in_channel}) * {first} + int64_t({out_channel}) * {second}"
-        else:
-            where = f"int64_t(batch * M + {out_channel}) * {first} + int64_t({in_channel}) * {second}"
-        where += "".join(f" + k{d} * {step}" for d, step, n in zip(_DIMS, spatial, conv.kernel, strict=True) if n > 1)
-        load = "\n".join([*(f"      {line}" for line in lines), f"      target[0] = wide(arguments.weight[{where}]);"])
-        return ("if (m < M && k < K) {", load.removeprefix("    "), "} else {", "  target[0] = 0;", "}"), 1
-    return (
-        "if (m < M && k < K) {", load, "} else {", "  for (int v = 0; v < A_VECTOR; ++v) target[v] = 0;", "}",
-    ), vector
+        where = f"int64_t(batch * M + m) * {first} + int64_t(channel) * {second}"
+    where += "".join(f" + k{d} * {step}" for d, step, n in zip(_DIMS, spatial, conv.kernel, strict=True) if n > 1)
+    beyond = "if (!A_ALWAYS && (m >= M || k >= K)) return nullptr;"
+    return (beyond, *_terms(conv, "k"), f"return arguments.weight + {where};"), 1
 
 
 def _terms(conv: Convolution, variable: str) -> list[str]:
@@ -196,7 +190,7 @@ def _pixel_lines(conv: Convolution) -> list[str]:
 
 
 def _image_body(conv: Convolution) -> list[str]:
-    lines = ["target[0] = 0;", "if (k >= K || n >= N) return;", *_terms(conv, "k"), *_pixel_lines(conv)]
+    lines = ["if (!B_ALWAYS && (k >= K || n >= N)) return nullptr;", *_terms(conv, "k"), *_pixel_lines(conv)]
     where = []
     if conv.batch > 1:
         where.append(f"int64_t(sample) * {conv.input_step[0]}")
@@ -208,7 +202,7 @@ def _image_body(conv: Convolution) -> list[str]:
             continue
         lines += _gather_lines(conv, position, d)
         where.append(f"i{d} * {step}" if step != 1 else f"i{d}")
-    return [*lines, f"target[0] = wide(arguments.image[{' + '.join(where)}]);"]
+    return [*lines, f"return arguments.image + {' + '.join(where) or '0'};"]
 
 
 def _gather_lines(conv: Convolution, position: int, d: str) -> list[str]:
@@ -221,19 +215,19 @@ def _gather_lines(conv: Convolution, position: int, d: str) -> list[str]:
     if conv.transposed:
         lines = [f"const int reach{d} = {out} + {padding} - {tap};"]
         if stride > 1:
-            lines.append(f"if (reach{d} < 0 || reach{d} % {stride} != 0) return;")
+            lines.append(f"if (reach{d} < 0 || reach{d} % {stride} != 0) return nullptr;")
             lines.append(f"const int i{d} = reach{d} / {stride};")
-            lines.append(f"if (i{d} >= {size}) return;")
+            lines.append(f"if (i{d} >= {size}) return nullptr;")
         else:
             lines.append(f"const int i{d} = reach{d};")
-            lines.append(f"if (i{d} < 0 || i{d} >= {size}) return;")
+            lines.append(f"if (i{d} < 0 || i{d} >= {size}) return nullptr;")
         return lines
     scaled = f"{out} * {stride}" if stride > 1 else out
     lines = [f"const int i{d} = {scaled} + {tap}{f' - {padding}' if padding else ''};"]
     last = (conv.result[position] - 1) * stride + (conv.kernel[position] - 1) * dilation - padding
     tests = ([f"i{d} < 0"] if padding > 0 else []) + ([f"i{d} >= {size}"] if last >= size else [])
     if tests:
-        lines.append(f"if ({' || '.join(tests)}) return;")
+        lines.append(f"if ({' || '.join(tests)}) return nullptr;")
     return lines
 
 

@@ -6,16 +6,16 @@ The space says what may be used. ATen views and allocations are free everywhere,
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, matmul
+from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, matmul, tensor_cores
 from engine.codegen.aliasing import offset_views
 from engine.codegen.aten_calls import CallWriter
 from engine.codegen.layout import Formats, memory_format
-from engine.codegen.products import ExternCode, write_product
+from engine.codegen.products import ExternCode, Product, write_product
 from engine.records import Device
 
 # ATen operators that make, fill or re-describe a tensor: no arithmetic, so every space may call them.
@@ -94,16 +94,17 @@ class ExternWriter:
     def _admissible(self, node: Node) -> tuple[str, ...]:
         """Means for a heavy node, the default first: what the space was opened for."""
         own = ("own",) if self._has_own(node) else ()
+        fast = ("tensor_cores",) if own and tensor_cores.serves(self._as_product(node), self.device) else ()
         library = ()
         if node.base in matmul.MATMULS and self._has_own(node) and cublas.serves(
             matmul.parse(node, self.layouts), self._dtype(node)
         ):
             library = ("cublas",)
         if self.recipe.space == "cuda_libs_torch":
-            return ("aten", *library, *own)
+            return ("aten", *fast, *library, *own)
         if self.recipe.space == "cuda_libs":
-            return library + own or self._refuse(node)
-        return own or self._refuse(node)
+            return (*library, *fast, *own) if library else (*own, *fast) or self._refuse(node)
+        return (*own, *fast) or self._refuse(node)
 
     def _refuse(self, node: Node) -> tuple[str, ...]:
         raise CannotWrite(f"{node.op} on {self._dtype(node)} has no kernel in {self.recipe.space}")
@@ -129,7 +130,8 @@ class ExternWriter:
         return [Tunable(
             key=f"{self.names(node.out)}.means", direction="T", values=(default, *values[1:]),
             weight=self.weights.get(node.name, 0.0),
-            meaning=f"who computes {self.names(node.out)} ({node.base}): an ATen call, cuBLAS, or an own kernel",
+            meaning=f"who computes {self.names(node.out)} ({node.base}): an ATen call, cuBLAS, or an own kernel, "
+                    "without or with Tensor Cores",
         )] if means else []
 
     def _aten(self, node: Node) -> ExternCode:
@@ -160,27 +162,45 @@ class ExternWriter:
     def _product(self, node: Node, means: str) -> ExternCode:
         out = node.out
         dtype, name = self._dtype(node), self.names(out)
-        expressions = {value: self.names(value) for value in (*node.refs(), out)}
-        weight = self.weights.get(node.name, 0.0)
-        if node.base in matmul.MATMULS:
+        if means == "cublas":
+            expressions = {value: self.names(value) for value in (*node.refs(), out)}
             problem = matmul.parse(node, self.layouts)
-            if means == "cublas":
-                code = cublas.write(problem, dtype=dtype, expressions=expressions, flags=self.flags)
-            else:
-                product = matmul.as_product(
-                    problem, name=self.names.fresh(f"{name}_product"), dtype=dtype, expressions=expressions,
-                    aligned=(self._aligned(problem.a), self._aligned(problem.b)), source=node.base, weight=weight,
-                )
-                code = write_product(product, choices=self.recipe.choices, device=self.device, options=self.options)
+            code = cublas.write(problem, dtype=dtype, expressions=expressions, flags=self.flags)
         else:
-            conv = convolution.parse(node, self.layouts)
-            product = convolution.as_product(
-                conv, name=self.names.fresh(f"{name}_product"), dtype=dtype, expressions=expressions,
-                aligned=self._aligned(conv.weight), source=node.base, weight=weight,
-            )
-            code = write_product(product, choices=self.recipe.choices, device=self.device, options=self.options)
+            product = self._as_product(node, self.names.fresh(f"{name}_product"), self.names)
+            if means == "tensor_cores":
+                flag = ("cuda.matmul.allow_tf32", False) if node.base in matmul.MATMULS else ("cudnn.allow_tf32", True)
+                code = tensor_cores.write(product, choices=self.recipe.choices, device=self.device,
+                                          options=self.options, tf32=bool(self.flags.get(*flag)))
+            else:
+                code = write_product(product, choices=self.recipe.choices, device=self.device, options=self.options)
         code.host_code.insert(0, f"at::Tensor {name} = {allocation(self.layouts[out], self.options)};")
         return code
+
+    def _as_product(self, node: Node, name: str = "", expression: Callable[[str], str] = str) -> Product:
+        """The node's product for own kernels.
+
+        Args:
+            node: A heavy node.
+            name: Of the product's description.
+            expression: From a value's name to the at::Tensor expression for it.
+
+        Raises:
+            CannotWrite: It has none.
+        """
+        dtype, weight = self._dtype(node), self.weights.get(node.name, 0.0)
+        expressions = {value: expression(value) for value in (*node.refs(), node.out)}
+        if node.base in matmul.MATMULS:
+            problem = matmul.parse(node, self.layouts)
+            return matmul.as_product(
+                problem, name=name, dtype=dtype, expressions=expressions, source=node.base, weight=weight,
+                aligned=(self._aligned(problem.a), self._aligned(problem.b)),
+            )
+        conv = convolution.parse(node, self.layouts)
+        return convolution.as_product(
+            conv, name=name, dtype=dtype, expressions=expressions, source=node.base, weight=weight,
+            aligned=self._aligned(conv.weight),
+        )
 
     def _aligned(self, value: str) -> bool:
         return value not in offset_views(self.graph)

@@ -176,25 +176,20 @@ def as_product(
         name=name,
         title=f"{source}: {matmul.batches} x ({matmul.m} x {matmul.k}) times ({matmul.k} x {matmul.n}).",
         dtype=dtype, batch=matmul.batches, m=matmul.m, n=matmul.n, k=matmul.k,
-        a=Operand(along_k=a_along_k, vector=a_vector, body=_load(
-            "a", "m", "M", "A_VECTOR",
+        a=Operand(along_k=a_along_k, vector=a_vector, body=_address(
+            "a", "m", "M",
             _offset(matmul, [d.a for d in matmul.batch], ("m", matmul.a_m), ("k", matmul.a_k)))),
-        b=Operand(along_k=b_along_k, vector=b_vector, body=_load(
-            "b", "n", "N", "B_VECTOR",
+        b=Operand(along_k=b_along_k, vector=b_vector, body=_address(
+            "b", "n", "N",
             _offset(matmul, [d.b for d in matmul.batch], ("k", matmul.b_k), ("n", matmul.b_n)))),
         store=(f"narrow({value}, arguments.c[{c_where}]);",),
         pointers=pointers, weight=weight,
     )
 
 
-def _load(operand: str, index: str, bound: str, vector: str, where: str) -> tuple[str, ...]:
-    return (
-        f"if ({index} < {bound} && k < K) {{",
-        f"  load_vector<{vector}>(arguments.{operand} + {where}, target);",
-        "} else {",
-        f"  for (int v = 0; v < {vector}; ++v) target[v] = 0;",
-        "}",
-    )
+def _address(operand: str, index: str, bound: str, where: str) -> tuple[str, ...]:
+    always = f"{operand.upper()}_ALWAYS"
+    return (f"return {always} || ({index} < {bound} && k < K) ? arguments.{operand} + {where} : nullptr;",)
 
 
 def _offset(matmul: Matmul, outer: list[int], *inner: tuple[str, int]) -> str:

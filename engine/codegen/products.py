@@ -23,17 +23,20 @@ TILES: dict[str, tuple[int, int, int, int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """How a problem reads A or B.
+    """Where a problem's A or B lies.
 
     Attributes:
         along_k: Neighbouring threads read neighbouring k, else neighbouring rows (columns).
         vector: Elements a thread can read at once along that direction.
-        body: Lines of `load_a` or `load_b` that fill `target`; they may use `batch`, `k` and `m` or `n`.
+        inside: Every element within M, N and K is there.
+        body: Lines of `a_at` or `b_at` that return the address of an element, or nullptr where it counts as zero;
+            they may use `batch`, `k` and `m` or `n`.
     """
 
     along_k: bool
     vector: int
     body: tuple[str, ...]
+    inside: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,20 +109,22 @@ def write_product(
     """
     if product.dtype not in SUM_TYPE:
         raise CannotWrite(f"a matrix product of {product.dtype} has no own kernel")
-    kernel = _kernel(product)
+    kernel = kernel_of(product)
     code = ExternCode(templates=[f"wide_{product.dtype}", "load_vector", kernel], kernels=[f"{kernel}<{product.name}>"])
     if kernel == "tile_product":
         _write_tiles(product, code, choices, device, options)
     else:
-        struct = _struct(product, {"VECTOR": min(product.a.vector, product.b.vector)}, kernel)
+        vector = min(product.a.vector, product.b.vector) if kernel == "row_product" else 1
+        struct = problem_struct(product, {"A_VECTOR": vector, "B_VECTOR": vector})
         results = product.batch * product.m * product.n
         per_block = 8 if kernel == "row_product" else 256
         code.device_code = struct
-        code.host_code = _launch(product, kernel, -(-results // per_block), 256, None)
+        code.host_code = launch_lines(product, kernel, -(-results // per_block), 256, None)
     return code
 
 
-def _kernel(product: Product) -> str:
+def kernel_of(product: Product) -> str:
+    """The template that suits the shape."""
     small = min(product.m, product.n)
     if small <= 4 and product.a.along_k and product.b.along_k and product.k >= 64:
         return "row_product"
@@ -163,7 +168,7 @@ def _write_tiles(
         meaning=f"results a block computes in {product.name}, rows x columns",
     ))
     blocks = product.batch * -(-product.m // tm) * -(-product.n // tn)
-    auto = _auto_splits(product, blocks, tk, device)
+    auto = auto_splits(product, blocks, tk, device)
     split_key = f"{product.name}.splits"
     splits = int(choices.get(split_key, auto))
     values = tuple(dict.fromkeys((auto, 1, 2, 4, 8)))
@@ -174,41 +179,48 @@ def _write_tiles(
     threads = (tm // rows) * (tn // cols)
     numbers = {
         "TILE_M": tm, "TILE_N": tn, "TILE_K": tk, "ROWS": rows, "COLS": cols, "THREADS": threads, "SPLITS": splits,
-        "A_VECTOR": _fitting_vector(product.a, tm, tk, threads),
-        "B_VECTOR": _fitting_vector(product.b, tn, tk, threads),
+        "A_VECTOR": fitting_vector(product.a, tm, tk, threads),
+        "B_VECTOR": fitting_vector(product.b, tn, tk, threads),
     }
-    code.device_code = _struct(product, numbers, "tile_product")
-    partial = f"{product.name}_partial" if splits > 1 else None
-    if partial:
-        elements = splits * product.batch * product.m * product.n
-        scalar = "at::kDouble" if product.dtype == "float64" else "at::kFloat"
-        code.host_code.append(f"at::Tensor {partial} = at::empty({{{elements}}}, {options}.dtype({scalar}));")
-        code.templates.append("sum_splits")
-        code.kernels.append(f"sum_splits<{product.name}>")
-    code.host_code += _launch(product, "tile_product", blocks * splits, threads, partial)
-    if partial:
-        results = product.batch * product.m * product.n
-        code.host_code.append(
-            f"sum_splits<{product.name}><<<{-(-results // 256)}, 256, 0, stream>>>({product.name}_arguments);"
-        )
-        code.host_code.append("C10_CUDA_KERNEL_LAUNCH_CHECK();")
+    code.templates.append("tile_place")
+    code.device_code = problem_struct(product, numbers)
+    partial = sum_the_splits(product, splits, code, options)
+    code.host_code += launch_lines(product, "tile_product", blocks * splits, threads, partial)
 
 
-def _auto_splits(product: Product, blocks: int, tile_k: int, device: Device) -> int:
+def sum_the_splits(product: Product, splits: int, code: ExternCode, options: str) -> str | None:
+    """Where partial sums go, allocated; the kernel that adds them up follows the product's own."""
+    if splits == 1:
+        return None
+    partial = f"{product.name}_partial"
+    elements = splits * product.batch * product.m * product.n
+    scalar = "at::kDouble" if product.dtype == "float64" else "at::kFloat"
+    code.host_code.append(f"at::Tensor {partial} = at::empty({{{elements}}}, {options}.dtype({scalar}));")
+    code.templates.append("sum_splits")
+    code.kernels.append(f"sum_splits<{product.name}>")
+    return partial
+
+
+def auto_splits(product: Product, blocks: int, tile_k: int, device: Device) -> int:
+    """Parts of the sums, so that a product with few results but long sums fills the device."""
     wanted = max(device.sm_count, 1)
     if blocks >= wanted or product.k < 16 * tile_k:
         return 1
     return max(1, min(-(-2 * wanted // blocks), product.k // (8 * tile_k), 64))
 
 
-def _fitting_vector(operand: Operand, across: int, tile_k: int, threads: int) -> int:
+def fitting_vector(operand: Operand, across: int, tile_k: int, threads: int) -> int:
+    """The widest access with which all threads of a block have the same part of a tile to read."""
     vector = operand.vector
     while vector > 1 and ((across * tile_k) % (threads * vector) or (tile_k if operand.along_k else across) % vector):
         vector //= 2
     return vector
 
 
-def _launch(product: Product, kernel: str, blocks: int, threads: int, partial: str | None) -> list[str]:
+def launch_lines(
+    product: Product, kernel: str, blocks: int, threads: int, partial: str | None, *, shared_bytes: str = "0"
+) -> list[str]:
+    """The launch; where sums are partial, that of the kernel that adds them up too."""
     if blocks >= 2**31:
         raise CannotWrite(f"{product.name} needs more blocks than a launch can have")
     values = [
@@ -219,19 +231,34 @@ def _launch(product: Product, kernel: str, blocks: int, threads: int, partial: s
         values.append(f"static_cast<{SUM_TYPE[product.dtype]}*>({partial}.data_ptr())")
     else:
         values.append("nullptr")
-    return [
+    lines = [
         f"const {product.name}::Arguments {product.name}_arguments{{{', '.join(values)}}};",
-        f"{kernel}<{product.name}><<<{blocks}, {threads}, 0, stream>>>({product.name}_arguments);",
+        f"{kernel}<{product.name}><<<{blocks}, {threads}, {shared_bytes}, stream>>>({product.name}_arguments);",
         "C10_CUDA_KERNEL_LAUNCH_CHECK();",
     ]
+    if partial:
+        results = product.batch * product.m * product.n
+        lines += [
+            f"sum_splits<{product.name}><<<{-(-results // 256)}, 256, 0, stream>>>({product.name}_arguments);",
+            "C10_CUDA_KERNEL_LAUNCH_CHECK();",
+        ]
+    return lines
 
 
-def _struct(product: Product, numbers: Mapping[str, int], kernel: str) -> str:
+def problem_struct(product: Product, numbers: Mapping[str, int]) -> str:
+    """The description that the templates take: sizes, addresses, what to do with a sum.
+
+    Args:
+        product: What to compute.
+        numbers: Further constants: the tile's sizes, and A_VECTOR and B_VECTOR.
+    """
     element, total = CPP_TYPE[product.dtype], SUM_TYPE[product.dtype]
-    if kernel != "tile_product":
-        vector = numbers["VECTOR"] if kernel == "row_product" else 1
-        numbers = {"A_VECTOR": vector, "B_VECTOR": vector}
     constants = "".join(f"  static constexpr int {name} = {value};\n" for name, value in numbers.items())
+    whole_k = product.k % numbers.get("TILE_K", product.k + 1) == 0
+    always = [
+        str(operand.inside and whole_k and size % numbers.get(tile, 1) == 0).lower()
+        for operand, size, tile in ((product.a, product.m, "TILE_M"), (product.b, product.n, "TILE_N"))
+    ]
     extra = "".join(f"  {line}\n" for line in product.constants)
     pointers = "".join(
         f"    {'' if written else 'const '}{ctype}* {name};\n" for name, (ctype, _, written) in product.pointers.items()
@@ -246,15 +273,14 @@ struct {product.name} {{
   using Sum = {total};
   static constexpr int BATCH = {product.batch}, M = {product.m}, N = {product.n}, K = {product.k};
   static constexpr bool A_ALONG_K = {str(product.a.along_k).lower()}, B_ALONG_K = {str(product.b.along_k).lower()};
+  static constexpr bool A_ALWAYS = {always[0]}, B_ALWAYS = {always[1]};  // No tile reaches beyond.
 {constants}{extra}\
   struct Arguments {{
 {pointers}    {total}* partial;
   }};
-  static __device__ __forceinline__ void load_a(const Arguments& arguments, int batch, int m, int k,
-                                                Sum (&target)[A_VECTOR]) {{
+  static __device__ __forceinline__ const Element* a_at(const Arguments& arguments, int batch, int m, int k) {{
 {a_body}  }}
-  static __device__ __forceinline__ void load_b(const Arguments& arguments, int batch, int k, int n,
-                                                Sum (&target)[B_VECTOR]) {{
+  static __device__ __forceinline__ const Element* b_at(const Arguments& arguments, int batch, int k, int n) {{
 {b_body}  }}
   static __device__ __forceinline__ void store(const Arguments& arguments, int batch, int m, int n, Sum sum) {{
 {store}  }}

@@ -86,7 +86,8 @@ def _includes(body: str) -> str:
         lines.append("#include <c10/cuda/CUDAException.h>")
     for pattern, header in (
         (r"\bcublas(?!Lt)", "cublas_v2.h"), (r"\bcublasLt", "cublasLt.h"), (r"\b__half", "cuda_fp16.h"),
-        (r"\b__nv_bfloat16", "cuda_bf16.h"), (r"\bnvcuda::wmma", "mma.h"), (r"\bcooperative_groups", None),
+        (r"\b__nv_bfloat16", "cuda_bf16.h"), (r"\bnvcuda::wmma", "mma.h"),
+        (r"\b__pipeline_", "cuda_pipeline.h"), (r"\bcooperative_groups", None),
         (r"\bstd::numeric_limits", "limits"), (r"\buintptr_t|\buint\d+_t", "cstdint"),
     ):
         if header and re.search(pattern, body):

@@ -6,6 +6,33 @@ results stored; `tile_product` does the rest. Convolutions are products whose B 
 
 from __future__ import annotations
 
+from engine.codegen.tensor_core_kernels import ARITHMETICS, PLAIN_SUM, TENSOR_CORE_PRODUCT
+
+TILE_PLACE = """\
+// Which tile of which product a block computes, and which part of the sums, counted in tiles along k. Blocks that run
+// at the same time share rows of tiles, so that A and B come from L2.
+template <class P>
+struct TilePlace {
+  static constexpr int TILES_M = (P::M + P::TILE_M - 1) / P::TILE_M, TILES_N = (P::N + P::TILE_N - 1) / P::TILE_N;
+  static constexpr int TILES_K = (P::K + P::TILE_K - 1) / P::TILE_K, GROUP = 8;
+  static constexpr int TILES_K_PER_SPLIT = (TILES_K + P::SPLITS - 1) / P::SPLITS;
+  int64_t plane;
+  int batch, m0, n0, k_first, k_last;
+
+  __device__ __forceinline__ explicit TilePlace(int64_t block) {
+    plane = block / (int64_t(TILES_M) * TILES_N);
+    const int tile = static_cast<int>(block - plane * TILES_M * TILES_N);
+    const int first = tile / (GROUP * TILES_N) * GROUP;
+    const int height = TILES_M - first < GROUP ? TILES_M - first : GROUP;
+    m0 = (first + tile % (GROUP * TILES_N) % height) * P::TILE_M;
+    n0 = tile % (GROUP * TILES_N) / height * P::TILE_N;
+    batch = static_cast<int>(plane / P::SPLITS);
+    k_first = static_cast<int>(plane % P::SPLITS) * TILES_K_PER_SPLIT;
+    k_last = k_first + TILES_K_PER_SPLIT < TILES_K ? k_first + TILES_K_PER_SPLIT : TILES_K;
+  }
+};
+"""
+
 TILE_PRODUCT = """\
 // Sums over k of A(m, k) * B(k, n) for one TILE_M x TILE_N tile a block. Shared memory holds two tiles of A and of B:
 // while threads multiply from one, the next is on its way through registers. Each thread owns ROWS x COLS results.
@@ -26,19 +53,9 @@ __global__ void __launch_bounds__(P::THREADS) tile_product(const typename P::Arg
   __shared__ __align__(16) Sum a_tile[2][TILE_K][TILE_M + 4];
   __shared__ __align__(16) Sum b_tile[2][TILE_K][TILE_N + 4];
 
-  // Blocks that run at the same time share rows of tiles, so that A and B come from L2.
-  constexpr int TILES_M = (P::M + TILE_M - 1) / TILE_M, TILES_N = (P::N + TILE_N - 1) / TILE_N, GROUP = 8;
-  const int64_t plane = blockIdx.x / (int64_t(TILES_M) * TILES_N);
-  const int tile = static_cast<int>(blockIdx.x - plane * TILES_M * TILES_N);
-  const int first = tile / (GROUP * TILES_N) * GROUP;
-  const int height = TILES_M - first < GROUP ? TILES_M - first : GROUP;
-  const int m0 = (first + tile % (GROUP * TILES_N) % height) * TILE_M;
-  const int n0 = tile % (GROUP * TILES_N) / height * TILE_N;
-  const int batch = static_cast<int>(plane / P::SPLITS), split = static_cast<int>(plane % P::SPLITS);
-  constexpr int K_TILES = (P::K + TILE_K - 1) / TILE_K, K_TILES_PER_SPLIT = (K_TILES + P::SPLITS - 1) / P::SPLITS;
-  const int k_first = split * K_TILES_PER_SPLIT;
-  const int k_last = k_first + K_TILES_PER_SPLIT < K_TILES ? k_first + K_TILES_PER_SPLIT : K_TILES;
-
+  const TilePlace<P> place_of_block(blockIdx.x);
+  const int m0 = place_of_block.m0, n0 = place_of_block.n0, batch = place_of_block.batch;
+  const int k_first = place_of_block.k_first, k_last = place_of_block.k_last;
   const int thread = threadIdx.x;
   const int run_m = thread / (TILE_N / COLS) * RUN_M, run_n = thread % (TILE_N / COLS) * RUN_N;
   Sum sums[ROWS][COLS] = {};
@@ -60,13 +77,13 @@ __global__ void __launch_bounds__(P::THREADS) tile_product(const typename P::Arg
     for (int pass = 0; pass < A_PASSES; ++pass) {
       int k, m;
       place(pass, TILE_M, A_VECTOR, P::A_ALONG_K, k, m);
-      P::load_a(arguments, batch, m0 + m, k_tile * TILE_K + k, a_next[pass]);
+      load_vector(P::a_at(arguments, batch, m0 + m, k_tile * TILE_K + k), a_next[pass]);
     }
 #pragma unroll
     for (int pass = 0; pass < B_PASSES; ++pass) {
       int k, n;
       place(pass, TILE_N, B_VECTOR, P::B_ALONG_K, k, n);
-      P::load_b(arguments, batch, k_tile * TILE_K + k, n0 + n, b_next[pass]);
+      load_vector(P::b_at(arguments, batch, k_tile * TILE_K + k, n0 + n), b_next[pass]);
     }
   };
   const auto put = [&](int buffer) {
@@ -125,7 +142,7 @@ __global__ void __launch_bounds__(P::THREADS) tile_product(const typename P::Arg
       if constexpr (P::SPLITS == 1) {
         P::store(arguments, batch, m, n, sums[i][j]);
       } else {
-        arguments.partial[(plane * P::M + m) * P::N + n] = sums[i][j];
+        arguments.partial[(place_of_block.plane * P::M + m) * P::N + n] = sums[i][j];
       }
     }
   }
@@ -163,8 +180,8 @@ __global__ void __launch_bounds__(256) row_product(const typename P::Arguments a
 #pragma unroll
     for (int unroll = 0; unroll < 4; ++unroll) {
       typename P::Sum a[VECTOR], b[VECTOR];
-      P::load_a(arguments, batch, m, k + unroll * 32 * VECTOR, a);
-      P::load_b(arguments, batch, k + unroll * 32 * VECTOR, n, b);
+      load_vector(P::a_at(arguments, batch, m, k + unroll * 32 * VECTOR), a);
+      load_vector(P::b_at(arguments, batch, k + unroll * 32 * VECTOR, n), b);
 #pragma unroll
       for (int v = 0; v < VECTOR; ++v) sums[unroll] += a[v] * b[v];
     }
@@ -187,8 +204,8 @@ __global__ void __launch_bounds__(256) direct_product(const typename P::Argument
   typename P::Sum sum = 0;
   for (int k = 0; k < P::K; ++k) {
     typename P::Sum a[1], b[1];
-    P::load_a(arguments, batch, m, k, a);
-    P::load_b(arguments, batch, k, n, b);
+    load_vector(P::a_at(arguments, batch, m, k), a);
+    load_vector(P::b_at(arguments, batch, k, n), b);
     sum += a[0] * b[0];
   }
   P::store(arguments, batch, m, n, sum);
@@ -196,12 +213,17 @@ __global__ void __launch_bounds__(256) direct_product(const typename P::Argument
 """
 
 LOAD_VECTOR = """\
-// VECTOR neighbouring elements in one access, as the type that sums are kept in.
+// VECTOR neighbouring elements in one access, as the type that sums are kept in; zeros where there are none.
 template <int VECTOR, typename Element, typename Sum>
 __device__ __forceinline__ void load_vector(const Element* source, Sum (&target)[VECTOR]) {
   struct alignas(sizeof(Element) * VECTOR) Vector {
     Element at[VECTOR];
   };
+  if (source == nullptr) {
+#pragma unroll
+    for (int v = 0; v < VECTOR; ++v) target[v] = 0;
+    return;
+  }
   const Vector vector = *reinterpret_cast<const Vector*>(source);
 #pragma unroll
   for (int v = 0; v < VECTOR; ++v) target[v] = wide(vector.at[v]);
@@ -230,6 +252,7 @@ __device__ __forceinline__ void narrow(float sum, __nv_bfloat16& target) { targe
 
 TEMPLATES: dict[str, str] = {
     **{f"wide_{dtype}": text for dtype, text in CONVERSIONS.items()},
-    "load_vector": LOAD_VECTOR, "tile_product": TILE_PRODUCT, "sum_splits": SUM_SPLITS, "row_product": ROW_PRODUCT,
-    "direct_product": DIRECT_PRODUCT,
+    "load_vector": LOAD_VECTOR, "tile_place": TILE_PLACE, "tile_product": TILE_PRODUCT,
+    **ARITHMETICS, "plain_sum": PLAIN_SUM, "tensor_core_product": TENSOR_CORE_PRODUCT, "sum_splits": SUM_SPLITS,
+    "row_product": ROW_PRODUCT, "direct_product": DIRECT_PRODUCT,
 }

@@ -1,12 +1,15 @@
 """CUDA C++ text to host C++ text for the emulator's headers, line for line.
 
 Few things need rewriting, the rest is done by `engine/runtime/emulator`: kernel launches, dynamic shared
-memory, static shared memory (refilled with garbage for each block), and words the host's library also uses.
+memory, static shared memory (refilled with garbage for each block), inline PTX (`ptx_to_host`), and words the host's
+library also uses.
 """
 
 from __future__ import annotations
 
 import re
+
+from engine.evaluate import ptx_to_host
 
 _COMMENT_OR_LITERAL = re.compile(
     r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|(?<![0-9a-zA-Z])'(?:\\.|[^'\\\n])'""", re.DOTALL
@@ -27,7 +30,7 @@ _BLOCKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (name, re.compile(pattern))
     for name, pattern in (
         ("inline PTX", r"\basm\s*(?:volatile|__volatile__)?\s*\("),
-        ("asynchronous copies and pipelines", r"__pipeline_|cuda::pipeline|cuda::barrier|\bmemcpy_async\b"),
+        ("asynchronous copies and pipelines", r"cuda::pipeline|cuda::barrier|\bmemcpy_async\b"),
         ("CUB, Thrust or libcu++", r"#\s*include\s*[<\"](?:cub|thrust|cuda)/"),
         ("CUTLASS or CuTe", r"#\s*include\s*[<\"](?:cute|cutlass)/"),
         ("cuDNN", r"#\s*include\s*[<\"]cudnn|\bcudnn[A-Z]\w*\s*\("),
@@ -52,7 +55,7 @@ def mask(source: str) -> str:
 
 def blockers(source: str) -> tuple[str, ...]:
     """What in the text the emulator cannot run; empty when it can be tried."""
-    code = _without_comments(source)
+    code = _without_comments(ptx_to_host.translated(source, mask))
     return tuple(name for name, pattern in _BLOCKERS if pattern.search(code))
 
 
@@ -62,7 +65,8 @@ def transform(source: str) -> str:
     Raises:
         ValueError: A launch or a declaration has no end (the text does not parse).
     """
-    text = _splice(source, _UNROLL, lambda _: "")
+    text = ptx_to_host.translated(source, mask)
+    text = _splice(text, _UNROLL, lambda _: "")
     text = _splice(text, _NOINLINE, lambda _: "__attribute__((noinline))")
     text = _splice(text, _NULL, lambda _: "nullptr")
     text = _splice(text, _DYNAMIC_SHARED, _dynamic_pointer)
