@@ -18,6 +18,7 @@ from engine.headlines import FILE, Headlines, headline_of, inside, is_at_work
 from engine.store import Run, Store
 from engine.trajectory import Exchange, Stopped
 from tests import report_runs as records
+from tests import stored_runs
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import Client, LspError
@@ -26,12 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def write(root: Path, name: str, events: list[tuple[str, object]], file: Path | str = "/nowhere/model.py") -> Path:
-    """A run folder as the loop writes it."""
-    run = Run(root / "runs" / name)
-    for kind, value in events:
-        run.append(kind, replace(value, file=str(file)) if kind == "job" else value)
-    run.close()
-    return run.folder
+    return stored_runs.write(root, name, events, Path(file), records.JOB.name)
 
 
 @pytest.fixture
