@@ -43,7 +43,7 @@ export function registerStatusBar(context: vscode.ExtensionContext, client: Hier
     show();
   };
   const lookSoon = (): void => {
-    look().catch((error: unknown) => { client.log.debug(String(error)); });
+    look().catch((error: unknown) => { client.log.warn(`results: ${String(error)}`); });
   };
 
   context.subscriptions.push(

@@ -4,8 +4,6 @@ import * as vscode from "vscode";
 import { CANDIDATE_SCHEME } from "../server/protocol";
 import { type Review, type Reviewed, place } from "./review";
 
-const KERNEL = /^[^/]*\b__global__\b/;
-
 export class ReviewLenses implements vscode.CodeLensProvider {
   readonly onDidChangeCodeLenses: vscode.Event<void>;
 
@@ -16,9 +14,10 @@ export class ReviewLenses implements vscode.CodeLensProvider {
   provideCodeLenses(document: vscode.TextDocument): vscode.CodeLens[] {
     const reviewed = this.review.of(document.uri);
     if (reviewed === undefined) return [];
-    const line = kernelLine(document);
-    const range = new vscode.Range(line, 0, line, 0);
-    return entries(reviewed).map(([title, command]) => new vscode.CodeLens(range, { title, command }));
+    const range = new vscode.Range(reviewed.line, 0, reviewed.line, 0);
+    const { uri, symbol } = reviewed;
+    return entries(reviewed).map(([title, command]) =>
+      new vscode.CodeLens(range, { title, command, arguments: command === "hiera.explain" ? [{ uri, symbol }] : [] }));
   }
 }
 
@@ -31,14 +30,7 @@ function entries({ candidate, choices, result }: Reviewed): [string, string][] {
     [place(choices, candidate), "hiera.pickCandidate"],
     ["Next $(arrow-right)", "hiera.nextCandidate"],
   ];
-  return [...accept, ["$(discard) Discard", "hiera.discardCandidate"], ...others, ["Why", "hiera.explainResult"]];
-}
-
-function kernelLine(document: vscode.TextDocument): number {
-  for (let line = 0; line < document.lineCount; line++) {
-    if (KERNEL.test(document.lineAt(line).text)) return line;
-  }
-  return 0;
+  return [...accept, ["$(discard) Discard", "hiera.discardCandidate"], ...others, ["Why", "hiera.explain"]];
 }
 
 export function registerReviewLenses(review: Review): vscode.Disposable {

@@ -3,6 +3,7 @@
 import * as vscode from "vscode";
 import type { HieraClient } from "../server/client";
 import type { Applied, Candidate, Comparison, Result, Site } from "../server/protocol";
+import { kernelLine } from "./lines";
 import { candidateInFront, closeTabs } from "./tabs";
 
 /** A candidate under review. */
@@ -11,6 +12,8 @@ export interface Reviewed extends Site {
   readonly candidate: Candidate;
   /** Accepted candidates, fastest first, as the server walks through them. */
   readonly choices: readonly Candidate[];
+  /** The line of the kernel, for lenses. */
+  readonly line: number;
 }
 
 export class Review implements vscode.Disposable {
@@ -51,11 +54,13 @@ export class Review implements vscode.Disposable {
     const candidate = choices.find(({ id }) => id === result?.chosen);
     if (result === null || candidate === undefined) throw new Error(`no candidate of ${symbol} was accepted`);
     const right = vscode.Uri.parse(comparison.right);
-    this.reviewed.set(right.toString(), { uri, symbol, result, candidate, choices });
     // Before its first kernel is accepted, a module is what there is to compare with.
     const left = vscode.Uri.parse(comparison.left ?? uri);
-    const title = `${comparison.title} (${place(choices, candidate)}${speed(candidate)})`;
-    await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true });
+    const line = kernelLine(await textOf(left), await textOf(right));
+    this.reviewed.set(right.toString(), { uri, symbol, result, candidate, choices, line });
+    const title = `${symbol}: current ↔ candidate ${place(choices, candidate)}${speed(candidate)}`;
+    const selection = new vscode.Range(line, 0, line, 0);
+    await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true, selection });
     this.look();
   }
 
@@ -143,6 +148,10 @@ export class Review implements vscode.Disposable {
 function choicesOf(result: Result | null): Candidate[] {
   const accepted = result?.summary.candidates.filter((candidate) => candidate.accepted) ?? [];
   return accepted.sort((a, b) => (b.speedup ?? 0) - (a.speedup ?? 0));
+}
+
+async function textOf(uri: vscode.Uri): Promise<string> {
+  return (await vscode.workspace.openTextDocument(uri)).getText();
 }
 
 /** `2 of 5`. */

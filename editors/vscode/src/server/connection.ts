@@ -57,7 +57,7 @@ export class Connection implements HieraClient, vscode.Disposable {
 
   async command<Answer>(name: string, argument?: object): Promise<Answer> {
     if (this.client?.isRunning() !== true) throw new Error(`the server is not running${this.reason === "" ? "" : `: ${this.reason}`}`);
-    const params = { command: name, arguments: argument === undefined ? [] : [argument] };
+    const params = { command: name, arguments: [argument ?? {}] };
     return (await this.client.sendRequest(ExecuteCommandRequest.type, params)) as Answer;
   }
 
@@ -207,7 +207,7 @@ export class Connection implements HieraClient, vscode.Disposable {
     try {
       this.tellJobs(await this.command<RunningJob[]>("hiera.jobs"));
     } catch (error) {
-      this.log.debug(String(error));
+      this.log.warn(`jobs: ${String(error)}`);
     }
   }
 

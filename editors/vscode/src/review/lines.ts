@@ -1,0 +1,12 @@
+// Where the eyes belong in a candidate: its first kernel that differs. Knows nothing of VS Code.
+
+const KERNEL = /^[^/]*\b__global__\b/;
+
+/** The line of the kernel that holds the first difference to `before`, else of the first kernel, else the first line. */
+export function kernelLine(before: string, after: string): number {
+  const lines = after.split(/\r?\n/);
+  const old = before.split(/\r?\n/);
+  const differs = lines.findIndex((text, line) => text !== old[line]);
+  const kernels = lines.flatMap((text, line) => (KERNEL.test(text) ? [line] : []));
+  return kernels.filter((line) => line <= differs).at(-1) ?? kernels[0] ?? 0;
+}
