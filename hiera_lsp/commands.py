@@ -15,6 +15,7 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException
 
 from contracts.errors import ConfigError, HieraError, InputError
+from hiera_lsp import configuration
 from hiera_lsp.command_results import ResultCommands
 from hiera_lsp.documents import Document
 from hiera_lsp.features import diagnostics
@@ -63,9 +64,9 @@ class Commands:
             self._server.command(name)(_safe(handler))
         self._server.feature(types.WINDOW_WORK_DONE_PROGRESS_CANCEL)(_safe(self.on_progress_cancel))
 
-    def optimize(self, argument: Any) -> dict[str, Any]:
+    async def optimize(self, argument: Any) -> dict[str, Any]:
         """Start a job: `{uri, symbol, preset?, fresh?, resume?}` → `{jobId}`."""
-        document, site = self._job_site(argument)
+        document, site = await self._job_site(argument)
         preset = argument.get("preset")
         if preset is not None and preset not in PRESETS:
             raise InputError(f"there is no preset {preset!r}", hint=f"use one of {', '.join(PRESETS)}")
@@ -76,9 +77,9 @@ class Commands:
         return self._start(document, site, job, fresh=bool(argument.get("fresh")),
                            resume=resume if isinstance(resume, str) else None)
 
-    def reverify(self, argument: Any) -> dict[str, Any]:
+    async def reverify(self, argument: Any) -> dict[str, Any]:
         """Judge the kept candidate, or a run's, against the source as it is now: `{run?, candidate?}` → `{jobId}`."""
-        document, site = self._job_site(argument)
+        document, site = await self._job_site(argument)
         if argument.get("run") is not None:
             given = self.runs.kernel(argument)
         else:
@@ -89,9 +90,9 @@ class Commands:
         job = self._session.job_for(site, document.uri, "quick")
         return self._start(document, site, job, given=given, what="reverify")
 
-    def profile(self, argument: Any) -> dict[str, Any]:
+    async def profile(self, argument: Any) -> dict[str, Any]:
         """Find what limits the kernel as it is, or a module's candidate under review, without a search: → `{jobId}`."""
-        document, site = self._job_site(argument)
+        document, site = await self._job_site(argument)
         result = self._session.live_result(document.uri, site.symbol)
         fresh = result is not None and self._session.standing(result, self._session.finder.sites(document)) != "stale"
         candidate = result.candidate if result is not None and fresh else None
@@ -159,7 +160,8 @@ class Commands:
         """The user pressed Cancel on a progress."""
         self.cancel({"jobId": params.token})
 
-    def _job_site(self, argument: Any) -> tuple[Document, EditorSite]:
+    async def _job_site(self, argument: Any) -> tuple[Document, EditorSite]:
+        await configuration.settled(self._session)
         document, site = site_in(self._server, self._session, argument)
         check_ready(self._session, document, site)
         return document, site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
 
 SECTION = "hiera"
+# A client that does not tell its settings in this time is not waited for.
+ANSWER_S = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -38,6 +41,22 @@ def begin(server: HieraServer, session: Session, params: types.InitializeParams)
 
 async def pull(server: HieraServer, session: Session) -> None:
     """Ask the client for the section of every folder; where it cannot tell, read the project's files again."""
+    done = asyncio.get_running_loop().create_future()
+    session.pulls.add(done)
+    try:
+        await _pull(server, session)
+    finally:
+        session.pulls.discard(done)
+        done.set_result(None)
+
+
+async def settled(session: Session) -> None:
+    """Wait until settings that are under way are there, so that a job gets those that its user sees."""
+    if session.pulls:
+        await asyncio.wait(session.pulls, timeout=ANSWER_S)
+
+
+async def _pull(server: HieraServer, session: Session) -> None:
     folders = list(server.workspace.folders.values())
     paths = ["", *(uris.to_fs_path(folder.uri) or "" for folder in folders)]
     for left in set(session.settings) - set(paths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 from collections.abc import Mapping
@@ -108,6 +109,7 @@ class Session:
         options: The `hiera` section that the client gave last without being asked.
         settings: Per workspace folder path; the empty key holds where no folder fits.
         warned: Setting warnings already shown.
+        pulls: Questions for settings that the client has not answered yet.
     """
 
     client: Client = field(default_factory=Client)
@@ -119,6 +121,7 @@ class Session:
     options: Any = None
     warned: set[str] = field(default_factory=set)
     secrets: dict[str, str] = field(default_factory=dict)
+    pulls: set[asyncio.Future[None]] = field(default_factory=set)
 
     def folder_of(self, uri: str) -> str:
         """The workspace folder a document belongs to: the deepest that holds it, or the empty key."""

@@ -54,6 +54,10 @@ def summary(job: dict, done: int, *, complete: bool = True, planned: str = "") -
 def main() -> None:
     request = json.loads(sys.stdin.readline())
     job = request["job"]
+    cache = Path(os.environ["HIERA_CACHE"])
+    cache.mkdir(exist_ok=True)
+    with (cache / "requests.jsonl").open("a") as file:
+        file.write(json.dumps({**request, "key": os.environ.get(job["llm"]["key_variable"] or "OPENAI_API_KEY")}) + "\n")
     name, source = job["name"], Path(job["file"])
     threading.Thread(target=listen, daemon=True).start()
     first = 0

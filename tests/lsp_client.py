@@ -42,6 +42,7 @@ class Client:
         echo_late: Send didChange after the answer to applyEdit (Neovim), not before (VS Code).
         answers: Fixed answers to requests of the server, by method; `None` answers null, missing never counts.
         silent: Methods of the server that are never answered.
+        scoped: Settings of single folders, by URI; `settings` hold elsewhere.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, settings: dict[str, Any]) -> None:
@@ -52,6 +53,7 @@ class Client:
         self.refuse_edits = self.echo_late = self.metadata = False
         self.answers: dict[str, Any] = {}
         self.silent: set[str] = set()
+        self.scoped: dict[str, Any] = {}
         self.encoding = "utf-16"
         self.process = process
         self.settings = settings
@@ -177,7 +179,7 @@ class Client:
             self.requests.append(message)
             answer: Any = None
             if message["method"] == "workspace/configuration":
-                answer = [self.settings for _ in message["params"]["items"]]
+                answer = [self.scoped.get(item.get("scopeUri"), self.settings) for item in message["params"]["items"]]
             elif message["method"] in self.silent:
                 return
             elif message["method"] in self.answers:
