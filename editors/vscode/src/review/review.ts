@@ -16,6 +16,9 @@ export interface Reviewed extends Site {
   readonly line: number;
 }
 
+const EMPTY_SCHEME = "hiera-nothing";
+const NOTHING = vscode.Uri.from({ scheme: EMPTY_SCHEME, path: "/nothing.cu" });
+
 export class Review implements vscode.Disposable {
   private readonly reviewed = new Map<string, Reviewed>();
   private readonly changes = new vscode.EventEmitter<void>();
@@ -24,6 +27,7 @@ export class Review implements vscode.Disposable {
 
   constructor(private readonly client: HieraClient) {
     this.listening = vscode.Disposable.from(
+      vscode.workspace.registerTextDocumentContentProvider(EMPTY_SCHEME, { provideTextDocumentContent: () => "" }),
       vscode.window.tabGroups.onDidChangeTabs(() => { this.look(); }),
       vscode.window.tabGroups.onDidChangeTabGroups(() => { this.look(); }),
     );
@@ -54,13 +58,14 @@ export class Review implements vscode.Disposable {
     const candidate = choices.find(({ id }) => id === result?.chosen);
     if (result === null || candidate === undefined) throw new Error(`no candidate of ${symbol} was accepted`);
     const right = vscode.Uri.parse(comparison.right);
-    // Before its first kernel is accepted, a module is what there is to compare with.
-    const left = vscode.Uri.parse(comparison.left ?? uri);
+    // A module's first kernel is new as a whole. It opens beside the module, which is what it stands for.
+    const left = comparison.left === null ? NOTHING : vscode.Uri.parse(comparison.left);
     const line = kernelLine(await textOf(left), await textOf(right));
     this.reviewed.set(right.toString(), { uri, symbol, result, candidate, choices, line });
-    const title = `${symbol}: current ↔ candidate ${place(choices, candidate)}${speed(candidate)}`;
+    const title = `${symbol}: ${comparison.left === null ? "new kernel" : "current ↔ candidate"} ${place(choices, candidate)}${speed(candidate)}`;
     const selection = new vscode.Range(line, 0, line, 0);
-    await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true, selection });
+    const viewColumn = columnOf(uri, comparison.left === null);
+    await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true, selection, viewColumn });
     this.look();
   }
 
@@ -74,8 +79,10 @@ export class Review implements vscode.Disposable {
     const here = this.needed();
     const items = here.choices.map((candidate) => ({
       label: `${candidate.id === here.result.summary.best ? "$(star-full) " : ""}${candidate.id}`,
-      description: [speed(candidate).replace(/^, /, ""), `space ${candidate.space}`, `direction ${candidate.direction}`]
-        .filter((text) => text !== "").join(", "),
+      description: [
+        speed(candidate).replace(/^, /, ""), `space ${candidate.space}`,
+        candidate.direction === "" ? "" : `direction ${candidate.direction}`,
+      ].filter((text) => text !== "").join(", "),
       detail: candidate.title,
       id: candidate.id,
     }));
@@ -148,6 +155,12 @@ export class Review implements vscode.Disposable {
 function choicesOf(result: Result | null): Candidate[] {
   const accepted = result?.summary.candidates.filter((candidate) => candidate.accepted) ?? [];
   return accepted.sort((a, b) => (b.speedup ?? 0) - (a.speedup ?? 0));
+}
+
+/** Where to open a review: beside the module's own editor for a new kernel, if that is in front; else here. */
+function columnOf(uri: string, isNew: boolean): vscode.ViewColumn {
+  const inFront = vscode.window.activeTextEditor?.document.uri.toString();
+  return isNew && inFront === vscode.Uri.parse(uri).toString() ? vscode.ViewColumn.Beside : vscode.ViewColumn.Active;
 }
 
 async function textOf(uri: vscode.Uri): Promise<string> {

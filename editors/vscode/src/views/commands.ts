@@ -17,7 +17,10 @@ export function registerRunCommands(client: HieraClient, tree: RunsTree, view: v
     void vscode.commands.executeCommand("setContext", ALL, all);
   }
   return registerAll(client, {
-    "hiera.runs.refresh": () => { tree.refresh(); },
+    "hiera.runs.refresh": () => {
+      tree.refresh();
+      reports.soon();
+    },
     "hiera.runs.more": () => { tree.more(); },
     "hiera.runs.showAll": () => { show(true); },
     "hiera.runs.showWorkspace": () => { show(false); },

@@ -14,10 +14,11 @@ import { runLabel, startedAt, verdict, when } from "./words";
 /** Registers the view `hiera.runs`, the commands `hiera.runs.*` and `hiera.showReport`. */
 export function registerViews(context: vscode.ExtensionContext, client: HieraClient): void {
   const tree = new RunsTree(client);
-  const reports = new Reports(client, vscode.Uri.joinPath(context.extensionUri, "media", "hiera.svg"));
+  const reports = new Reports(client, vscode.Uri.joinPath(context.extensionUri, "media"));
   const view = vscode.window.createTreeView<Node>("hiera.runs", { treeDataProvider: tree, showCollapseAll: true });
   const everything = (): void => {
-    tree.soon();
+    // What is not looked at is fetched when it is.
+    if (view.visible) tree.soon();
     reports.soon();
   };
   context.subscriptions.push(

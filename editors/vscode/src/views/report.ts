@@ -21,7 +21,8 @@ export class Reports implements vscode.WebviewPanelSerializer, vscode.Disposable
   private readonly open = new Map<string, Open>();
   private readonly later = new Later(PAUSE_MS, () => { void this.refresh(); });
 
-  constructor(private readonly client: HieraClient, private readonly icon: vscode.Uri) {}
+  /** @param media The extension's folder of pictures. */
+  constructor(private readonly client: HieraClient, private readonly media: vscode.Uri) {}
 
   /** Shows the report of a run, beside the code where there is room. */
   async show(run: string): Promise<void> {
@@ -64,7 +65,9 @@ export class Reports implements vscode.WebviewPanelSerializer, vscode.Disposable
     const waiting = waitingFor(run, "Waiting for the server…");
     const open: Open = { panel, page: undefined, loaded: waiting.body };
     this.open.set(run, open);
-    panel.iconPath = this.icon;
+    panel.iconPath = {
+      light: vscode.Uri.joinPath(this.media, "report-light.svg"), dark: vscode.Uri.joinPath(this.media, "report-dark.svg"),
+    };
     panel.webview.options = { enableScripts: true, localResourceRoots: [] };
     panel.webview.html = documentOf(waiting);
     panel.onDidDispose(() => this.open.delete(run));

@@ -25,7 +25,8 @@ function outcome(run: RunLine): string {
   if (run.best === null) return "nothing accepted";
   if (run.speedup === null) return "verified, not measured";
   if (!run.faster) return "nothing faster";
-  return `${times(run.speedup)}${run.confirmed ? "" : " (not confirmed)"}`;
+  // What was cut short or is at work was not confirmed yet, which goes without saying.
+  return `${times(run.speedup)}${run.confirmed || !run.complete ? "" : " (not confirmed)"}`;
 }
 
 export function runIcon(run: RunLine): Icon {
