@@ -5,6 +5,7 @@ Absent facts are null or left out, never invented; what was not measured says so
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -193,23 +194,31 @@ def _plan_lines(trajectory: Trajectory) -> list[str]:
 
 
 def _candidate_lines(trajectory: Trajectory) -> list[str]:
-    lines = [f"{'candidate':14}{'round':6}{'space':17}{'dir':4}{'state':12}{'time':>12}  {'speed-up':24}what"]
+    lines = [f"{'candidate':14}{'round':6}{'space':17}{'move':5}{'state':12}{'time':>12}  {'speed-up':24}what"]
     for candidate in trajectory.candidates:
         evaluation = trajectory.evaluations.get(candidate.id)
         time, speedup = times(evaluation)
         what = titled(candidate)
         if evaluation and evaluation.failure:
             what = f"{what}: {evaluation.failure.reason}" if what else evaluation.failure.reason
-        lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':4}"
+        lines.append(f"{candidate.id:14}{candidate.round:<6}{candidate.space:17}{candidate.direction or '-':5}"
                      f"{state(trajectory, evaluation):12}{time:>12}  {speedup:24}{what}"[:200])
     return lines
 
 
 def titled(candidate: Candidate) -> str:
-    """A candidate's title, with its author where that is not the built-in expert."""
-    if candidate.author in ("expert", "user"):
-        return candidate.title
-    return f"{candidate.author}: {candidate.title}"
+    """A candidate's title with what it took over from its parents, and its author unless that is the expert."""
+    if candidate.author not in ("expert", "user"):
+        return f"{candidate.author}: {candidate.title}"
+    choices = candidate.recipe.get("choices")
+    earlier = [f"{key} = {value}" for key, value in choices.items() if not _names(candidate.title, key, value)] \
+        if isinstance(choices, Mapping) else []
+    return f"{candidate.title}, with {', '.join(earlier)}" if earlier and candidate.title else candidate.title
+
+
+def _names(title: str, key: str, value: object) -> bool:
+    """True when a title such as `every width = 2` or `a.unroll = 4` tells of the choice."""
+    return f"{key} = {value}" in title or f"every {key.rpartition('.')[2]} = {value}" in title
 
 
 def state(trajectory: Trajectory, evaluation: Evaluation | None) -> str:

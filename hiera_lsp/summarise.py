@@ -15,7 +15,8 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
     """Take from a trajectory what the editor shows."""
     workload, best = trajectory.workload, trajectory.best
     evaluation = trajectory.evaluations.get(best.id) if best else None
-    bound, evidence, how = _bottleneck(trajectory, evaluation)
+    profiled = _profiled(trajectory)
+    bound, evidence, how = _bottleneck(trajectory, profiled, evaluation)
     round_of_best = best.round if best else 0
     plan = next((p for p in trajectory.plans if p.round == round_of_best), next(iter(trajectory.plans[-1:]), None))
     verification = evaluation.verification if evaluation else None
@@ -39,7 +40,8 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         compile_us=trajectory.baseline.compile_us,
         space=best.space if best else plan.space if plan else "",
         space_reason=plan.space_reason if plan else "",
-        direction=(best.direction if best else "") or (plan.direction if plan else ""),
+        direction=plan.direction if plan else "",
+        move=best.direction if best else "",
         direction_reason=plan.reason if plan else "",
         scores={code: (score.value, score.reason) for code, score in plan.scores.items()} if plan else None,
         candidates=tuple(_candidate(trajectory, folder, i) for i in range(len(trajectory.candidates))),
@@ -49,8 +51,9 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         isolation=verification.isolation if verification else "",
         hot_lines=tuple(
             HotLineSummary(line=hot.line, share=hot.share, stall=hot.stall)
-            for hot in (counters.lines if counters else ())
+            for hot in (profiled.counters.lines if profiled and profiled.counters else ())
         ),
+        hot_candidate=profiled.candidate_id if profiled else "",
         notes=tuple(dict.fromkeys(trajectory.notes)),
         tokens=trajectory.usage.prompt_tokens + trajectory.usage.completion_tokens,
         model=usage_words(trajectory.usage),
@@ -60,17 +63,28 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
     )
 
 
-def _bottleneck(trajectory: Trajectory, best: Evaluation | None) -> tuple[str, tuple[str, ...], str]:
-    """Bound, evidence and where it comes from: counters of the best, else of any candidate, else the workload."""
-    order = [best] if best else []
-    order += [e for e in trajectory.evaluations.values() if e is not best]
-    for evaluation in order:
-        if evaluation is not None and evaluation.counters is not None and evaluation.counters.bound is not None:
-            return evaluation.counters.bound, evaluation.counters.evidence[:3], "measured"
+def _profiled(trajectory: Trajectory) -> Evaluation | None:
+    """Whose counters are shown: the user's own code as it is, else the best, else any candidate."""
+    best = trajectory.best
+    order = [c.id for c in trajectory.candidates if c.author == "user"] + ([best.id] if best else [])
+    evaluations = [trajectory.evaluations.get(name) for name in order] + list(trajectory.evaluations.values())
+    return next((e for e in evaluations if e and e.counters is not None and e.counters.bound is not None), None)
+
+
+def _bottleneck(
+    trajectory: Trajectory, profiled: Evaluation | None, best: Evaluation | None
+) -> tuple[str, tuple[str, ...], str]:
+    """Bound, evidence and where it comes from: counters, else the workload."""
+    if profiled is not None and profiled.counters is not None and profiled.counters.bound is not None:
+        candidate = trajectory.candidate(profiled.candidate_id)
+        own = candidate is not None and candidate.author == "user"
+        of = "your code" if own else f"candidate {profiled.candidate_id}"
+        return profiled.counters.bound, profiled.counters.evidence[:3], f"measured on {of}"
     workload = trajectory.workload
     if workload is None:
         return "", (), "not available"
-    reasons = [e.counters.status for e in order if e is not None and e.counters is not None]
+    every = [best, *trajectory.evaluations.values()]
+    reasons = [e.counters.status for e in every if e is not None and e.counters is not None]
     evidence = (
         f"{workload.bytes / 1e6:.4g} MB must move, {workload.flops / 1e9:.4g} GFLOP must be done",
         f"{workload.intensity:.3g} FLOP a byte",
@@ -87,7 +101,7 @@ def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSum
         id=candidate.id,
         round=candidate.round,
         author=candidate.author,
-        title=candidate.title,
+        title=report.titled(candidate),
         space=candidate.space,
         direction=candidate.direction,
         state=report.state(trajectory, evaluation),
@@ -98,5 +112,7 @@ def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSum
         speedup=timing.speedup if timing else None,
         ci95=timing.ci95 if timing else None,
         speedup_vs_compile=timing.speedup_vs_compile if timing else None,
+        compile_ci95=timing.compile_ci95 if timing else None,
+        planned=next((p.direction for p in trajectory.plans if p.round == candidate.round), ""),
         confirmed=evaluation.confirmed if evaluation else None,
     )

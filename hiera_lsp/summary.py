@@ -14,6 +14,9 @@ class CandidateSummary:
         source: Path of its stored cuda_source.cu.
         state: `verified`, `confirmed`, `rejected`, ... as `hiera show` says.
         rejected: Why it was rejected, or empty.
+        direction: Direction of the move that made it; empty for a beginning.
+        planned: Direction that its round's plan chose.
+        compile_ci95: Interval of `speedup_vs_compile`.
     """
 
     id: str
@@ -30,12 +33,14 @@ class CandidateSummary:
     speedup: float | None = None
     ci95: tuple[float, float] | None = None
     speedup_vs_compile: float | None = None
+    compile_ci95: tuple[float, float] | None = None
+    planned: str = ""
     confirmed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HotLineSummary:
-    """A line of the best candidate's text and its share of stall samples."""
+    """A line of the profiled candidate's text and its share of stall samples."""
 
     line: int
     share: float
@@ -54,7 +59,10 @@ class Summary:
         measured: True where times come from a GPU.
         bound: `memory`, `compute` or `latency`.
         evidence: Sentences that prove the bound, with value and unit.
-        evidence_how: `measured`, or `estimated`, or `not measured: reason`.
+        evidence_how: `measured on ...`, or `estimated` with the reason.
+        direction: Direction that the plan of the best candidate's round chose.
+        move: Direction of the move that made the best candidate.
+        hot_candidate: Candidate whose lines `hot_lines` are; empty for the best.
         scores: Direction to score and reason.
         checks: Check name to status, of the best candidate.
         where: How it was verified, such as `gpu`.
@@ -91,6 +99,8 @@ class Summary:
     where: str = ""
     isolation: str = ""
     hot_lines: tuple[HotLineSummary, ...] = ()
+    hot_candidate: str = ""
+    move: str = ""
     notes: tuple[str, ...] = ()
     tokens: int = 0
     model: str = ""
@@ -102,6 +112,12 @@ class Summary:
     def best_candidate(self) -> CandidateSummary | None:
         """The best accepted candidate."""
         return next((c for c in self.candidates if c.id == self.best), None)
+
+    @property
+    def profiled_candidate(self) -> CandidateSummary | None:
+        """The candidate that the hot lines belong to."""
+        wanted = self.hot_candidate or self.best
+        return next((c for c in self.candidates if c.id == wanted), None) if self.hot_lines else None
 
     @property
     def is_faster(self) -> bool:
@@ -116,4 +132,5 @@ def with_profile(summary: Summary, profile: Summary) -> Summary:
         summary, bound=profile.bound or summary.bound, evidence=profile.evidence or summary.evidence,
         evidence_how=profile.evidence_how, intensity=profile.intensity, floor_us=profile.floor_us,
         roof_us=profile.roof_us, hot_lines=profile.hot_lines, profiled=profile.profiled,
+        hot_candidate=profile.hot_candidate or profile.best or "",
     )

@@ -67,12 +67,15 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
     if summary.direction:
         words = DIRECTION_WORDS.get(summary.direction, "")
         rows.append(("Direction", f"{summary.direction}: {words}. {summary.direction_reason}"))
+    if summary.move and summary.move != summary.direction:
+        rows.append(("Move", f"the best came from direction {summary.move}: {DIRECTION_WORDS.get(summary.move, '')}"))
     for code, (value, reason) in (summary.scores or {}).items():
         rows.append((f"Score {code}", f"{value:g}: {reason}"))
     if best is not None:
         rows.append(("Time", _times(best, summary)))
         if best.speedup_vs_compile is not None:
-            rows.append(("vs compile", f"{best.speedup_vs_compile:.2f}x over the best torch.compile mode"))
+            interval = " [{:.2f}, {:.2f}]".format(*best.compile_ci95) if best.compile_ci95 else ""
+            rows.append(("vs compile", f"{best.speedup_vs_compile:.2f}x{interval} over the best torch.compile mode"))
     if summary.checks:
         passed = sum(status == "pass" for status in summary.checks.values())
         skipped = [f"{name} ({status})" for name, status in summary.checks.items() if status != "pass"]
@@ -101,16 +104,20 @@ def explanation(result: Result, *, standing: Standing) -> str:
     parts = [f"# {summary.name}", hover(result, standing=standing, markdown=True)]
     if summary.candidates:
         rows = [
-            (c.id, f"{c.round} | {c.space} {c.direction} | {c.rejected or c.state} | {_time_cell(c)} | {c.title}")
+            (c.id, " | ".join([str(c.round), c.space, c.planned or "-", c.direction or "-", c.rejected or c.state,
+                               _time_cell(c), c.title]))
             for c in summary.candidates
         ]
-        head = ["| candidate | round | space, direction | state | time | what |", "|---|---|---|---|---|---|"]
+        head = ["| candidate | round | space | planned | move | state | time | what |",
+                "|---|---|---|---|---|---|---|---|"]
         cells = [f"| {name} | {_cell(text, keep_bars=True)} |" for name, text in rows]
         parts.append("\n".join(["## Candidates", "", *head, *cells]))
     if summary.hot_lines:
         hot = [f"- line {h.line}: {100 * h.share:.0f} % of the stall samples, mostly {h.stall}"
                for h in summary.hot_lines]
-        parts.append("\n".join(["## Hottest lines of the best candidate (measured)", "", *hot]))
+        profiled = summary.profiled_candidate
+        of = "your code" if profiled is None or profiled.author == "user" else f"candidate {profiled.id}"
+        parts.append("\n".join([f"## Hottest lines of {of} (measured)", "", *hot]))
     if summary.notes:
         parts.append("\n".join(["## Notes", "", *(f"- {note}" for note in summary.notes)]))
     parts.append(f"Run `{summary.run}`: `hiera show {summary.run}` tells everything.")

@@ -7,15 +7,26 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_lsp_server import KERNEL, summary
 
+from engine.records import Candidate, Counters, Evaluation, HotLine, Plan
+from engine.report import titled
+from engine.trajectory import Event, Trajectory
 from hiera_lsp import texts
+from hiera_lsp.documents import Document
+from hiera_lsp.features import diagnostics
 from hiera_lsp.features.diagnostics import documentation
+from hiera_lsp.jobs import JobEnd
 from hiera_lsp.results import Result
+from hiera_lsp.session import Client, Session
+from hiera_lsp.sites import find
+from hiera_lsp.summarise import summarise
+from hiera_lsp.summary import HotLineSummary
 
 FOLDER = Path(__file__).parent / "data" / "lsp_texts"
 
@@ -24,6 +35,10 @@ def result(tmp_path: Path, kind: str) -> Result:
     found = summary(tmp_path, KERNEL, "Block")
     best = found.candidates[0]
     match kind:
+        case "gpu":
+            best = replace(best, planned="M", direction="R", compile_ci95=(1.18, 1.22), title="a.unroll = 4, with a.width = 2")
+            found = replace(found, candidates=(best,), evidence_how="measured on candidate abc", move="R", hot_candidate="abc",
+                            hot_lines=(HotLineSummary(line=6, share=0.71, stall="long scoreboard"),))
         case "no_gpu":
             best = replace(best, median_us=None, speedup=None, ci95=None, speedup_vs_compile=None)
             found = replace(found, measured=False, evidence_how="estimated", eager_us=None, compile_us=None, where="cpu emulation",
@@ -52,12 +67,46 @@ def test_words(tmp_path: Path, kind: str) -> None:
         "lens": texts.lens_title(found, stale=False),
         "explanation": texts.explanation(found, standing="offered").partition("## Candidates")[2],
     }
+    compare(kind, parts)
+
+
+def compare(kind: str, parts: dict[str, str]) -> None:
     said = "\n\n".join(f"==== {name}\n{text}" for name, text in parts.items()) + "\n"
     file = FOLDER / f"{kind}.txt"
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(said, encoding="utf-8")
     assert said == file.read_text(encoding="utf-8")
+
+
+def test_diagnostics_of_a_cu_file(tmp_path: Path) -> None:
+    session = Session(client=Client(related_information=True, code_description=True))
+    document = Document("file:///my/twice.cu", source=KERNEL, version=3)
+    found = summary(tmp_path, KERNEL, "twice")
+    own = replace(found.candidates[0], id="own", author="user", speedup=1.0, ci95=(1.0, 1.0))
+    lines = (HotLineSummary(line=6, share=0.71, stall="long scoreboard"), HotLineSummary(line=5, share=0.05, stall="none"))
+    found = replace(found, candidates=(own, *found.candidates), hot_lines=lines, hot_candidate="own",
+                    evidence_how="measured on your code", profiled="not measured: ERR_NVGPUCTRPERM")
+    (site,) = find(document.uri, KERNEL)
+    session.results.update(Result(uri=document.uri, symbol="twice", text_hash=site.text_hash, summary=found, chosen="abc"))
+
+    def told(every: list[Any]) -> str:
+        shown = [f"{d.range.start.line}:{d.range.start.character}-{d.range.end.line}:{d.range.end.character} {d.severity.name} {d.source} "
+                 f"{d.code}\n{d.message}" + "".join(f"\n-> {r.message}" for r in d.related_information or ())
+                 + f"\n{d.code_description.href.rpartition('/')[2]}" for d in every]
+        return "\n".join(shown)
+
+    end = JobEnd(problem="the module cannot be imported", hint="install it", file="/my/other.py", line=7, code="hiera.input")
+    wrong = Document("file:///my/wrong.cu", source=KERNEL.replace("float32[64]", "float32[n]", 1))
+    accepted = replace(session.results.of(document.uri)[0], state="accepted", chosen="own")
+    before = told(diagnostics.diagnostics(session, document))
+    session.results.update(accepted)
+    compare("diagnostics", {
+        "the user's own text was profiled": before,
+        "accepted": told(diagnostics.diagnostics(session, document)),
+        "a job that could not be done": told([diagnostics.problem(session, document, site, end)]),
+        "a wrong line": told(diagnostics.diagnostics(session, wrong)),
+    })
 
 
 def test_a_hover_is_short(tmp_path: Path) -> None:
@@ -72,3 +121,40 @@ def test_every_code_has_its_chapter(code: str) -> None:
     page = Path(link.partition("#")[0].removeprefix("file://"))
     assert f"\n## hiera.{code}\n" in page.read_text()
     assert link.endswith(f"#hiera{code}")
+
+
+def trajectory_of(*evaluations: Evaluation) -> Trajectory:
+    trajectory = Trajectory(run="r")
+    plan = Plan(round=1, space="cuda", space_reason="", direction="P", scores={}, reason="rows")
+    made = [Candidate(id="own", source="", space="cuda", round=0, author="user", title="the file as it stands"),
+            Candidate(id="abc", source="", space="cuda", direction="M", title="a.unroll = 4",
+                      recipe={"choices": {"a.width": 2, "a.unroll": 4}})]
+    for kind, value in [("plan", plan), *(("candidate", c) for c in made), *(("evaluation", e) for e in evaluations)]:
+        trajectory.apply(Event(kind, 0.0, value))
+    return trajectory
+
+
+def profiled(name: str, bound: str) -> Evaluation:
+    counters = Counters(status="measured", bound=bound, evidence=(f"{bound} at 91 %",), lines=(HotLine(line=3, share=0.5, stall="x"),))
+    return Evaluation(candidate_id=name, stage="profiled", counters=counters)
+
+
+def test_the_bottleneck_is_that_of_the_users_own_code_where_it_was_measured(tmp_path: Path) -> None:
+    both = summarise(trajectory_of(profiled("abc", "memory"), profiled("own", "compute")), tmp_path)
+    assert (both.bound, both.evidence_how, both.hot_candidate) == ("compute", "measured on your code", "own")
+    other = summarise(trajectory_of(profiled("abc", "memory")), tmp_path)
+    assert (other.bound, other.evidence_how, other.hot_candidate) == ("memory", "measured on candidate abc", "abc")
+
+
+def test_a_candidate_tells_the_plans_direction_its_move_and_all_that_it_changes(tmp_path: Path) -> None:
+    found = summarise(trajectory_of(), tmp_path).candidates[1]
+    assert (found.planned, found.direction, found.title) == ("P", "M", "a.unroll = 4, with a.width = 2")
+
+
+@pytest.mark.parametrize(("title", "choices", "said"), [
+    ("every width = 2", {"a.width": 2, "b.width": 2}, "every width = 2"),
+    ("every width = 2", {"a.width": 2, "b.width": 4}, "every width = 2, with b.width = 4"),
+    ("default in cuda", {}, "default in cuda"),
+])
+def test_titles(title: str, choices: dict[str, int], said: str) -> None:
+    assert titled(Candidate(id="a", source="", space="cuda", title=title, recipe={"choices": choices})) == said

@@ -47,12 +47,12 @@ def diagnostics(session: Session, document: Document) -> list[types.Diagnostic]:
 
 def profiled_text_is_here(result: Result, standing: Standing) -> bool:
     """True when the lines of the profiled source are the lines of the buffer."""
-    best = result.summary.best_candidate
-    if best is None or not result.summary.hot_lines:
+    profiled = result.summary.profiled_candidate
+    if profiled is None:
         return False
     if standing == "accepted":
-        return result.chosen == best.id
-    return standing == "offered" and best.author == "user"
+        return result.chosen == profiled.id
+    return standing == "offered" and profiled.author == "user"
 
 
 def problem(session: Session, document: Document, site: EditorSite | None, end: JobEnd) -> types.Diagnostic:
