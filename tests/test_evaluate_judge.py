@@ -17,6 +17,7 @@ if "_hiera_worker" not in sys.modules:
 from _hiera_worker import judge_change, judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
 
 CPU = torch.device("cpu")
+NOT_FINITE = {"not a number", "infinite", "minus infinity"}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_families_fill_everything_and_differ_by_seed(family, dtype):
         judge_inputs.fill(tensor, family, found, generator(seed), "input")
     assert torch.equal(one.nan_to_num(7), same.nan_to_num(7))
     assert not torch.equal(one.nan_to_num(7), other.nan_to_num(7))
-    assert bool(torch.isfinite(one).all()) == (family != "not a number")
+    assert bool(torch.isfinite(one).all()) == (family not in NOT_FINITE)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 1), (2, 3, 4)])
@@ -45,7 +46,7 @@ def test_families_fill_everything_and_differ_by_seed(family, dtype):
 def test_families_take_any_shape(family, shape):
     tensor = torch.full(shape, float("nan"))
     judge_inputs.fill(tensor, family, judge_inputs.Profile("normal"), generator(), "input")
-    assert family == "not a number" or bool(torch.isfinite(tensor).all())
+    assert family in NOT_FINITE or bool(torch.isfinite(tensor).all())
 
 
 def test_integers_labels_and_masks_keep_to_their_values():
@@ -334,8 +335,108 @@ def test_an_honest_variance_of_constant_rows_may_round_its_mean():
     assert not judge_compare.judge_output(rounded + 1e-3, wanted, zero_mean=False, loose=True)["match"]
 
 
-def test_integers_have_no_nan_to_look_for():
-    indices = torch.arange(6)
-    wanted = judge_compare.Expected(None, indices, None, False)
+def special(values, exact, *, local=True, any_order=False):
+    wanted = expected(exact) if exact.is_floating_point() else judge_compare.Expected(None, exact, None, False)
+    found = judge_compare.judge_output(values.reshape(-1), wanted, zero_mean=True)
+    return judge_compare.special_why(found, wanted, local, any_order)
 
-    assert judge_compare.judge_output(indices.clone(), wanted, zero_mean=True)["nan"] == "not compared"
+
+def test_special_values_must_come_out_as_the_references_do():
+    exact = matrix(6, 50)
+    exact[0, :20], exact[1, 3] = float("nan"), float("inf")
+    right = exact.float()
+    assert special(right, exact) == ""
+    assert "NaN" in special(right.nan_to_num(0.0, float("inf")), exact)
+    infinite = matrix(6, 50)
+    infinite[1, 3:5] = float("inf")
+    assert "finite" in special(infinite.float().clamp_max(1e30), infinite)
+    spread = right.clone()
+    spread[2] = float("nan")
+    assert special(spread, exact) == ""
+    wrong = right.clone()
+    wrong[3, 3] += 1
+    assert special(wrong, exact)
+    assert special(wrong, exact, local=False) == ""
+
+
+def test_places_of_the_largest_are_compared_for_nan_unless_the_task_mixes_or_leaves_the_order_open():
+    places = torch.arange(6)
+    assert special(places.clone(), places) == ""
+    assert special(places + 1, places)
+    assert special(places + 1, places, local=False) == ""
+    assert special(places + 1, places, any_order=True) == ""
+
+
+def test_numbers_below_the_normal_ones_may_be_rounded_but_not_flushed():
+    exact = (matrix(30, 40) * torch.finfo(torch.float32).smallest_normal / 16).float().double() / 3
+    assert verdict(exact.float(), exact)["match"]
+    assert verdict((exact * 3).float() * torch.tensor(1 / 3), exact)["match"]
+    assert not verdict(torch.zeros(30, 40), exact)["match"]
+
+
+def test_a_bias_far_below_the_tolerance_is_measured_in_units_of_rounding():
+    exact = matrix(200, 200).softmax(1)
+    honest, scaled = verdict(exact.float(), exact), verdict((exact * (1 + 4e-6)).float(), exact)
+    shifted = verdict((exact + 2e-8).float(), exact)
+    assert honest["match"]
+    assert scaled["match"]
+    assert shifted["match"]
+    assert abs(honest["lean"]) < 0.1
+    assert abs(honest["bias"]) < 0.1
+    assert scaled["lean"] > 1
+    assert shifted["bias"] > 1
+
+
+def test_a_task_that_a_copy_of_its_input_would_pass_says_nothing():
+    one, other = matrix(20, 20), matrix(20, 20) * 2
+    found = judge_compare.passes_trivially(expected(one), expected(other), [other.float()])
+    assert found == ["a copy of an input"]
+    assert judge_compare.passes_trivially(expected(one.exp()), expected(other.exp()), [other.float()]) == []
+
+
+MEASURED = """
+import resource, sys
+sys.path.insert(0, {worker!r})
+from main import load_package
+load_package({worker!r})
+import torch
+from _hiera_worker import judge_compare, judge_inputs
+torch.set_num_threads(1)
+CHUNK = 1 << 18
+scale = judge_compare.CHUNK // CHUNK
+assert judge_inputs.CHUNK == judge_compare.CHUNK
+judge_compare.CHUNK = judge_inputs.CHUNK = CHUNK
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+strict = torch.empty(1 << 14, 1 << 10)
+strict.zero_()
+small = torch.zeros(64, 1 << 10)
+def fill(tensor):
+    found = judge_inputs.Profile("normal")
+    for family in judge_inputs.FAMILIES:
+        judge_inputs.fill(tensor, family, found, torch.Generator().manual_seed(1), "input")
+    judge_inputs.fill(tensor, "randn", judge_inputs.Profile("few values", values=[1.0, 2.0]), torch.Generator(), "input")
+fill(small)
+before = peak()
+fill(strict)
+filled = peak() - before
+strict.normal_()
+exact, values = strict.double(), strict.clone()
+judge_compare.judge_output(small.reshape(-1), judge_compare.Expected(small.double(), small, None, False), True)
+before = peak()
+wanted = judge_compare.Expected(exact, strict, None, False)
+judge_compare.judge_output(values.reshape(-1), wanted, True)
+print(filled * scale, (peak() - before) * scale, strict.numel() * 4)
+"""
+
+
+def test_tensors_are_drawn_and_judged_in_chunks_that_need_less_than_a_gibibyte():
+    # Chunks of the real size would need tensors of gigabytes to tell: smaller ones, and the result in proportion.
+    text = MEASURED.format(worker=WORKER)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=300,
+                          env={"MALLOC_MMAP_THRESHOLD_": "65536", "PATH": "/usr/bin:/bin"})
+    assert done.returncode == 0, done.stderr
+    filled, judged, size = map(int, done.stdout.split())
+    assert size == 1 << 26
+    assert filled < 1 << 30
+    assert judged < 1 << 30

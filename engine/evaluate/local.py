@@ -21,7 +21,7 @@ from engine.evaluate import confirm as confirming
 from engine.evaluate import gpu_lock, measure, sandbox
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
-from engine.evaluate.checks import Ledger
+from engine.evaluate.checks import Ledger, merged
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import Prestarted, Session, own
@@ -33,7 +33,6 @@ from engine.toolchain import Toolchain
 
 PROTOCOL = 2
 NOT_EMULATED = "cannot be run without a GPU"
-GATED_BEFORE_TIMING = ("runs", "outputs", "numeric", "poison", "inputs untouched", "fresh inputs")
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 # Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
@@ -211,7 +210,7 @@ class LocalEvaluator:
         finally:
             shutil.rmtree(rebuilt.folder, ignore_errors=True)
         assert judged.verification is not None
-        verification = replace(judged.verification, checks=judged.verification.checks + tuple(checks))
+        verification = merged(judged.verification, checks)
         found = next((c for c in checks if c.status == "fail"), None)
         failure = Failure(stage="confirm", reason=f"{found.name}: {found.detail}") if found is not None else None
         return replace(
@@ -320,7 +319,7 @@ class LocalEvaluator:
                 if worker is not None:
                     await self.session.end(worker)
             log = worker.log_tail if worker is not None else ""
-        verification = ledger.verification(self._where(), sandbox.words(locked), expected=GATED_BEFORE_TIMING)
+        verification = ledger.verification(self._where(), sandbox.words(locked))
         reason = ledger.reason() if ledger.rejected else None
         if reason is not None:
             in_time = stage == "time"

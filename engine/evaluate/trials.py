@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from contracts.contract import Contract
 
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
-OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "ties", "ramp", "constant rows",
-            "randn large")
+SPECIAL = frozenset({"not a number", "infinite", "minus infinity", "denormal"})
+OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "far below zero", "zero rows", "infinite",
+            "ties", "ramp", "constant rows", "randn large", "minus infinity", "denormal")
 # Operators that may give equal elements in any order, and families full of equal elements.
 TIES_IN_ANY_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "msort"})
-WITH_TIES = frozenset({"ties", "half zeros", "integers", "constant rows"})
+WITH_TIES = frozenset({"ties", "half zeros", "integers", "constant rows", "zero rows"})
 ILL_CONDITIONED = frozenset({"constant rows"})
 MOSTLY_BLANK = 0.5
 LEAST_CHANGES, MOST_WEIGHTS = 3, 4
+ODD_BYTES = 1 << 30
 PHASES = 16
 
 
@@ -56,6 +58,7 @@ class Trial:
     variant: int = 0
     phase: int = 0
     late: bool = False
+    odd: bool = False
     must: bool = False
     same_values_as_last: bool = False
     same_inputs_new_weights: bool = False
@@ -74,12 +77,27 @@ def plan(contract: Contract, limits: Limits) -> tuple[Trial, ...]:
     trials += [Trial(family="randn", variant=i, must=i < 4, check="shape variants")
                for i in range(1, len(contract.variants))]
     trials += [Trial(family="not a number", check="special values")]
-    graph = contract.graph
-    any_order = graph is not None and any(node.base in TIES_IN_ANY_ORDER for node in graph.nodes)
-    families = [f for f in OPTIONAL if not (any_order and f in WITH_TIES)]
-    trials += [Trial(family=family, phase=number % PHASES) for number, family in enumerate(families)]
+    families = [f for f in OPTIONAL if not (ties_in_any_order(contract) and f in WITH_TIES)]
+    trials += [Trial(family=family, phase=number % PHASES, check="special values" if family in SPECIAL else "numeric")
+               for number, family in enumerate(families)]
     trials += [Trial(family="randn") for _ in range(limits.trials - 3)]
     return tuple(trials)
+
+
+def misaligned(contract: Contract) -> Trial | None:
+    """The trial whose inputs begin one element behind an aligned address, or None where there is no room for it."""
+    def size(number: int) -> int:
+        return sum(spec.size_bytes for spec in contract.variants[number].tensors.values())
+
+    variant = 0 if size(0) <= ODD_BYTES else min(range(len(contract.variants)), key=size)
+    if size(variant) > ODD_BYTES:
+        return None
+    return Trial(family="randn", variant=variant, odd=True, must=True, check="misaligned views")
+
+
+def ties_in_any_order(contract: Contract) -> bool:
+    """May equal elements come in any order?"""
+    return contract.graph is not None and any(node.base in TIES_IN_ANY_ORDER for node in contract.graph.nodes)
 
 
 @dataclass(frozen=True, slots=True)

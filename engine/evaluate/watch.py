@@ -99,6 +99,17 @@ def _family(pid: int) -> list[int]:
     return found
 
 
+def busy_seconds(pid: int | None) -> float | None:
+    """CPU seconds that a process and all that descend from it have used; None where that cannot be read."""
+    ticks = []
+    for member in _family(pid) if pid is not None else ():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # Fields 14 and 15, counted behind the name, which may hold anything.
+            fields = Path("/proc", str(member), "stat").read_text().rpartition(")")[2].split()
+            ticks.append(int(fields[11]) + int(fields[12]))
+    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
 def _resident_bytes(pid: int) -> int | None:
     page = os.sysconf("SC_PAGE_SIZE")
     pages = []

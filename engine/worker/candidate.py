@@ -105,6 +105,7 @@ def call(request):
     if "reversed" in request:  # Read by the CPU execution of kernels at every launch.
         os.environ["HIERA_EMU_ORDER"] = "reversed" if request["reversed"] else "forward"
     arguments = _arguments(request["arguments"])
+    _touch(arguments)
     shared = arguments
     _State.last = None  # Two results of a large call may be more than the device holds.
     size = sum(a.numel() * a.element_size() for a in arguments if isinstance(a, torch.Tensor))
@@ -170,6 +171,7 @@ def sets(request):
 def block(request):
     """Time one block; the results stay held, for the audit."""
     _State.slab.fetch()
+    _touch(_refilled())
     torch.manual_seed(request["seed"])
     chosen = [_State.sets[i] for i in request["order"]]
     with torch.no_grad():
@@ -202,6 +204,20 @@ def _arguments(described):
             _State.views[key] = _State.slab.view(*key)
         made.append(_State.views[key])
     return made
+
+
+def _touch(arguments):
+    # Another process wrote the values: who keeps what it made of a weight may ask torch whether it changed.
+    increment = getattr(torch.autograd.graph, "increment_version", None)
+    for value in arguments if increment else ():
+        if isinstance(value, torch.Tensor):
+            increment(value)
+
+
+def _refilled():
+    """Tensors that hold new values in every block: what all sets share are weights, which stay."""
+    everywhere = set.intersection(*({id(a) for a in one} for one in _State.sets)) if len(_State.sets) > 1 else set()
+    return [a for one in _State.sets for a in one if id(a) not in everywhere]
 
 
 def _late(arguments):

@@ -19,7 +19,8 @@ def handle(kind, request, emit):
     served = {
         "warm": warm, "open": open_contract, "draw": draw, "change": change, "expect": expect, "check": check,
         "sums": output_sums, "null_test": null_test, "fill_sets": fill_sets, "time": time_reference,
-        "plain": plain, "audit": audit, "compile": compile_reference, "canary": canary, "release": release,
+        "plain": plain, "audit": audit, "compile": compile_reference, "canary": canary, "busy": busy,
+        "release": release,
     }.get(kind)
     if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
@@ -61,6 +62,7 @@ def open_contract(request):
     state.changed = []
     state.compiled = {}
     state.configurable = _flags_matter(state.contract)
+    state.spreads = state.configurable and _may_multiply(state.contract)
     state.clock = None
     judge_state.release_cache()
     sizes = [judge_state.set_bytes(i) for i in range(len(state.variants))]
@@ -92,7 +94,7 @@ def draw(request):
     state.expected = state.base = None
     state.changed = []
     state.slab.poison()
-    places = judge_state.places(request["variant"], request["set"], request["phase"])
+    places = judge_state.places(request["variant"], request["set"], request["phase"], request.get("odd", False))
     _fill(request, places)
     state.values = {p["name"]: state.slab.view(p["offset"], p["dtype"], p["shape"], p["stride"]) for p in places}
     state.places = places
@@ -123,8 +125,10 @@ def expect(request):
     """Run the references on what was drawn and keep what the outputs must be."""
     state = State
     begin = time.perf_counter()
+    # The reference may be a kernel that needs aligned inputs itself.
+    values = {n: v.clone() for n, v in state.values.items()} if state.drawn.get("odd") else state.values
     state.expected, note = _expectation(
-        state.values, request["seed"], request.get("keep_usual", False), request.get("conditioned", False))
+        values, request["seed"], request.get("keep_usual", False), request.get("conditioned", False))
     placed = judge_state.output_places(state.expected)
     state.outputs = placed
     judge_state.poison_out()
@@ -153,6 +157,7 @@ def check(request):
     state.out.fetch()
     state.slab.fetch()
     zero_mean, loose = request["zero_mean"], request.get("loose", False)
+    special, any_order = request.get("special", False), request.get("any_order", False)
     results = []
     for number, expected in enumerate(state.expected):
         if number < len(state.outputs):
@@ -163,7 +168,10 @@ def check(request):
             argument = state.mutable[number - len(state.outputs)]
             values = state.values[argument].reshape(-1)
             name = f"argument {argument} after the call"
-        results.append({"name": name, **judge_compare.judge_output(values, expected, zero_mean, loose)})
+        found = judge_compare.judge_output(values, expected, zero_mean, loose)
+        if special:
+            found["special"] = judge_compare.special_why(found, expected, local=not state.spreads, any_order=any_order)
+        results.append({"name": name, **found})
     untouched, guards = judge_state.inputs_kept()
     return {"results": results, "untouched": untouched, "guards": guards and judge_state.out_guards_kept(),
             "sums": judge_state.output_sums()}
@@ -192,7 +200,8 @@ def null_test(request):
             continue
         count = len(pair[0]) - len(state.mutable)
         # One output that tells is enough for this family; every family must be blind for a verdict.
-        blind = [judge_compare.passes_trivially(*both) for both in zip(pair[0][:count], pair[1][:count])]
+        inputs = [state.values[a["name"]] for a in state.tensors if a["role"] == "input"]
+        blind = [judge_compare.passes_trivially(*both, inputs) for both in zip(pair[0][:count], pair[1][:count])]
         names = set.intersection(*(set(names) for names in blind)) if blind else set()
         passed = names if passed is None else passed & names
         del pair
@@ -261,6 +270,19 @@ def compile_reference(request):
     begin = time.perf_counter()
     state.compiled[request["which"]] = judge_compile.make(request["which"], state.reference, state.sets[0])
     return {"seconds": time.perf_counter() - begin}
+
+
+def busy(request):
+    """Keep the device busy beside a candidate for a while: timing that a race depends on then changes."""
+    device = State.device
+    end = time.perf_counter() + request["seconds"]
+    one = torch.ones(1024, 1024, device=device)
+    while time.perf_counter() < end:
+        for _ in range(8):
+            one @ one
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return {}
 
 
 def canary(_request):
@@ -352,6 +374,13 @@ def _flags_matter(contract):
         return True
     words = ("conv", "mm", "linear", "matmul", "lstm", "gru", "rnn", "attention", "einsum", "bilinear", "dot", "mv")
     return any(word in node["op"] for node in graph["nodes"] for word in words)
+
+
+def _may_multiply(contract):
+    """Could this be a product of matrices, whose fast forms spread NaN and infinity over a tile?"""
+    wide = [a for a in contract["arguments"] if a.get("tensor") and a["role"] != "buffer"
+            and len(a["tensor"]["shape"]) > 1 and "int" not in a["tensor"]["dtype"]]
+    return len(wide) > 1
 
 
 def _profiles():

@@ -10,9 +10,10 @@ import torch
 # Families on which the strict error factor holds: zero-mean inputs, where rounding errors of honest
 # sums stay small beside those of lower precision.
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
-FAMILIES = ("randn", "example", "randn small", "half zeros", "needle", "integers", "randn large", "shifted", "ties",
-            "ramp", "constant rows", "not a number")
-SAMPLE = 1 << 16
+FAMILIES = ("randn", "example", "randn small", "half zeros", "needle", "integers", "randn large", "shifted",
+            "far below zero", "zero rows", "ties", "ramp", "constant rows", "not a number", "infinite",
+            "minus infinity", "denormal")
+SAMPLE, CHUNK = 1 << 16, 1 << 23
 FEW_VALUES = 8
 
 
@@ -57,8 +58,27 @@ def fill(tensor, family, found, generator, role, fan_in=1, position=0):
         fan_in: Elements of a parameter that feed one output.
         position: Index among the arguments of its role.
     """
-    if tensor.numel() == 0:
+    if family == "ramp" and role == "input" and found.kind in ("normal", "uniform") and not tensor.dtype.is_complex:
+        _ramp(tensor, generator)
         return
+    for part in _parts(tensor):
+        _fill_part(part, family, found, generator, role, fan_in, position, tensor.dim())
+
+
+def _parts(tensor):
+    """Pieces of at most `CHUNK` elements: tensors can be as large as the memory, and temporary ones must not be."""
+    if tensor.numel() <= CHUNK:
+        if tensor.numel():
+            yield tensor
+        return
+    for part in tensor.split(max(1, CHUNK * tensor.shape[0] // tensor.numel())):
+        if part.numel() > CHUNK:
+            yield from _parts(part[0])
+        else:
+            yield part
+
+
+def _fill_part(tensor, family, found, generator, role, fan_in, position, dims):
     if found.kind == "bool":
         tensor.copy_(_uniform(tensor, generator) < min(max(found.mean, 0.1), 0.9))
     elif found.kind == "integer":
@@ -72,10 +92,10 @@ def fill(tensor, family, found, generator, role, fan_in=1, position=0):
     elif role == "input":
         _INPUT[family](tensor, found, generator, position)
     else:
-        _parameter(tensor, family, found, generator, role, fan_in)
+        _parameter(tensor, family, found, generator, role, fan_in, dims)
 
 
-def _parameter(tensor, family, found, generator, role, fan_in):
+def _parameter(tensor, family, found, generator, role, fan_in, dims):
     if role == "buffer" and found.low >= 0:
         # Running variances and the like: a positive example stays positive.
         tensor.uniform_(0.5, 1.5, generator=generator)
@@ -85,7 +105,7 @@ def _parameter(tensor, family, found, generator, role, fan_in):
         signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
         tensor.copy_(signs * (_uniform(tensor, generator) < keep))
         return
-    if tensor.dim() >= 2:
+    if dims >= 2:
         # He scale: what initialisers give, but never a special value.
         tensor.normal_(0.0, max(found.std, 1e-3) if 1e-4 < found.std < 4 else fan_in ** -0.5, generator=generator)
     elif found.std < 1e-6 and abs(found.mean - 1) < 1e-6:
@@ -140,20 +160,25 @@ def _exact(tensor, _found, generator, position):
     tensor.copy_(torch.randint(-high, high, tensor.shape, generator=generator, device=tensor.device) * 2 + 1)
 
 
-def _shifted(tensor, _found, generator, _position):
-    tensor.normal_(100.0, 1.0, generator=generator)
+def _shifted(mean):
+    def draw(tensor, _found, generator, _position):
+        tensor.normal_(mean, 1.0, generator=generator)
+
+    return draw
 
 
 def _ties(tensor, _found, generator, _position):
     tensor.copy_(torch.randint(-2, 3, tensor.shape, generator=generator, device=tensor.device))
 
 
-def _ramp(tensor, _found, generator, _position):
+def _ramp(tensor, generator):
     # Every element differs from its neighbours and from its place in other tiles.
     count = tensor.numel()
-    start = int(torch.randint(0, count, (1,), generator=generator, device=tensor.device).item())
-    flat = torch.arange(start, start + count, device=tensor.device, dtype=torch.int64).remainder_(count)
-    tensor.copy_(flat.to(torch.float32).div_(count / 4.0).sub_(2.0).view(tensor.shape))
+    start = int(torch.randint(0, max(count, 1), (1,), generator=generator, device=tensor.device).item())
+    for part in _parts(tensor):
+        flat = torch.arange(start, start + part.numel(), device=tensor.device, dtype=torch.int64).remainder_(count)
+        part.copy_(flat.to(torch.float32).div_(count / 4.0).sub_(2.0).view(part.shape))
+        start += part.numel()
 
 
 def _constant_rows(tensor, _found, generator, _position):
@@ -165,15 +190,36 @@ def _constant_rows(tensor, _found, generator, _position):
     tensor.copy_(rows.expand(tensor.shape))
 
 
-def _not_a_number(tensor, _found, generator, _position):
+def _zero_rows(tensor, _found, generator, _position):
+    # Norms, means and maxima of nothing: what divides by them must do as the reference does.
     tensor.normal_(0.0, 1.0, generator=generator)
-    flat = tensor.view(-1) if tensor.is_contiguous() else None
-    if flat is None:
-        tensor[(0,) * tensor.dim()] = float("nan")
-        return
-    index = torch.randint(0, flat.numel(), (min(4, flat.numel()),), generator=generator, device=flat.device)
-    flat[index] = float("nan")
-    flat[-1] = float("nan")
+    if tensor.dim() == 1:
+        tensor[: tensor.shape[0] // 3] = 0.0
+    elif tensor.dim():
+        zero = _uniform(tensor[..., :1], generator) < 0.3
+        zero[(0,) * tensor.dim()] = True
+        tensor.mul_(~zero)
+
+
+def _marked(*values):
+    """A few elements of `values` in turn, the last one among them."""
+    def draw(tensor, _found, generator, _position):
+        tensor.normal_(0.0, 1.0, generator=generator)
+        flat = tensor.view(-1) if tensor.is_contiguous() else None
+        if flat is None:
+            tensor[(0,) * tensor.dim()] = values[0]
+            return
+        index = torch.randint(0, flat.numel(), (min(4, flat.numel()),), generator=generator, device=flat.device)
+        marks = torch.tensor([values[i % len(values)] for i in range(index.numel())], dtype=flat.dtype)
+        flat[index] = marks.to(flat.device)
+        flat[-1] = values[0]
+
+    return draw
+
+
+def _denormal(tensor, _found, generator, _position):
+    tensor.normal_(0.0, 1.0, generator=generator)
+    tensor.mul_(torch.finfo(tensor.dtype).smallest_normal * 2.0 ** -4)
 
 
 def _integers(tensor, low, high, generator):
@@ -186,6 +232,8 @@ def _uniform(tensor, generator):
 
 _INPUT = {
     "randn": _randn(1.0), "randn small": _randn(1e-3), "randn large": _randn(1e2), "example": _example,
-    "half zeros": _half_zeros, "needle": _needle, "integers": _exact, "shifted": _shifted, "ties": _ties,
-    "ramp": _ramp, "constant rows": _constant_rows, "not a number": _not_a_number,
+    "half zeros": _half_zeros, "needle": _needle, "integers": _exact, "shifted": _shifted(100.0),
+    "far below zero": _shifted(-200.0), "zero rows": _zero_rows, "ties": _ties,
+    "constant rows": _constant_rows, "not a number": _marked(float("nan")),
+    "infinite": _marked(float("inf"), float("-inf")), "minus infinity": _marked(float("-inf")), "denormal": _denormal,
 }
