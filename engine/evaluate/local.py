@@ -18,7 +18,7 @@ from pathlib import Path
 from contracts.contract import Contract
 from contracts.errors import InputError, WorkerError
 from engine.evaluate import confirm as confirming
-from engine.evaluate import gpu_lock, measure, sandbox
+from engine.evaluate import gpu_lock, measure, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
 from engine.evaluate.checks import Ledger, merged
@@ -31,7 +31,7 @@ from engine.nvml import find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
-PROTOCOL = 2
+PROTOCOL = 3
 NOT_EMULATED = "cannot be run without a GPU"
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
@@ -55,7 +55,7 @@ class Settings:
         compile_baseline: `best`, `default` or `off`.
         profile_above: Profile a candidate whose speed-up is at least this; None for never.
         quarantine: Reject everything on a contract that cannot tell a kernel from a constant.
-        sanitizer: Run compute-sanitizer when a winner is confirmed.
+        sanitizer: Run compute-sanitizer's tools when a winner is confirmed.
     """
 
     limits: Limits = SEARCH_LIMITS
@@ -204,9 +204,12 @@ class LocalEvaluator:
                 return replace(judged, confirmed=False, build=evaluation.build, counters=evaluation.counters,
                                failure=replace(judged.failure, stage="confirm", reason=reason))
             checks = [Check(name="real headers", status="pass", detail=f"built in {rebuilt.build.seconds:.0f} s")]
+            checks.append(confirming.second_process(await self._judged(
+                contract, candidate, rebuilt.build, None, limits=self._settings.confirm)))
             if self._settings.sanitizer:
                 async with self._one_at_a_time, self._beside_others():
-                    checks.append(await confirming.memcheck(self._toolchain, contract, rebuilt.build, self._device))
+                    checks += await sanitizer.run_all(
+                        self._toolchain, contract, rebuilt.build, candidate.source, self._device)
         finally:
             shutil.rmtree(rebuilt.folder, ignore_errors=True)
         assert judged.verification is not None

@@ -1,0 +1,123 @@
+"""compute-sanitizer: what is asked of it, and how its answers are read. The outputs are as its versions print them."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.evaluate import sanitizer
+from engine.evaluate.sanitizer import FOUND, TOOLS, command, kernels_of, read
+
+MEMCHECK, INITCHECK, RACECHECK, SYNCCHECK = TOOLS
+SOURCE = """
+// __global__ void not_this_one(float*) {}
+__global__ void scale(const float* x, float* y, int n) {}
+template <int N> __global__ void __launch_bounds__(256, 2) wide_kernel(float* y) {}
+static __global__ __launch_bounds__(128) void third(int* y) {}
+"""
+KERNELS = ("scale", "wide_kernel", "third")
+
+OUT_OF_BOUNDS = """========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 4 bytes
+=========     at scale(const float *, float *, int)+0xf0 in cuda_source.cu:17
+=========     by thread (33,0,0) in block (3,0,0)
+=========     Access at 0x7f5b2c000c84 is out of bounds
+=========     and is 133 bytes after the nearest allocation at 0x7f5b2c000000 of size 3,072 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame:  [0x2e8d0e] in libcuda.so.1
+=========
+{"ok": true}
+========= ERROR SUMMARY: 1 error
+"""
+OLD_FORM = """========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 16 bytes
+=========     at 0x120 in cuda_source.cu:31:void wide_kernel<4>(float *)
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f0000000004 is misaligned
+========= ERROR SUMMARY: 1 error
+"""
+UNINITIALISED = """========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at {kernel}+0x80 in cuda_source.cu:9
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Address 0x7f37ca000000
+=========
+========= ERROR SUMMARY: 1 error
+"""
+ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, char *>(int, float)"
+HAZARD = """========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at scale(const float *, float *, int)+0x1d0 in cuda_source.cu:21
+=========     and Read access at scale(const float *, float *, int)+0x2a0 in cuda_source.cu:24 [960 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+SAME_VALUE = """========= COMPUTE-SANITIZER
+========= Warning: Race reported between Write access at third(int *)+0x90 in cuda_source.cu:30
+=========     and Write access at third(int *)+0x90 in cuda_source.cu:30 [31 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)
+"""
+BARRIER = """========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in block
+=========     at third(int *)+0x160 in cuda_source.cu:12
+=========     by thread (16,0,0) in block (0,0,0)
+=========
+========= ERROR SUMMARY: 1 error
+"""
+CLEAN = "========= COMPUTE-SANITIZER\n{\"ok\": true}\n========= ERROR SUMMARY: 0 errors\n"
+REFUSED = """========= COMPUTE-SANITIZER
+========= Error: Target application terminated before first instrumented API call
+"""
+
+
+@pytest.mark.parametrize(("tool", "status", "output", "told"), [
+    (MEMCHECK, FOUND, OUT_OF_BOUNDS, "Invalid __global__ write of size 4 bytes in scale (cuda_source.cu:17)"),
+    (MEMCHECK, FOUND, OLD_FORM, "Invalid __global__ read of size 16 bytes in wide_kernel (cuda_source.cu:31)"),
+    (INITCHECK, FOUND, UNINITIALISED.replace("{kernel}", "scale(const float *, float *, int)"),
+     "Uninitialized __global__ memory read of size 4 bytes in scale (cuda_source.cu:9)"),
+    (RACECHECK, FOUND, HAZARD, "Error: Race reported between Write access at scale"),
+    (SYNCCHECK, FOUND, BARRIER, "Barrier error detected. Divergent thread(s) in block in third (cuda_source.cu:12)"),
+], ids=lambda value: getattr(value, "name", ""))
+def test_a_finding_in_the_candidates_kernel_fails_with_its_line(tool, status, output, told):
+    check = read(tool, status, output, KERNELS, "example")
+    assert (check.name, check.status) == (tool.check, "fail")
+    assert check.detail.startswith(told)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_nothing_found_passes_and_a_tool_that_did_not_run_says_so(tool):
+    assert read(tool, 0, CLEAN, KERNELS, "example").status == "pass"
+    refused = read(tool, 255, "Error: no device\n", KERNELS, "example").status
+    assert refused == "not run: it ended with status 255: Error: no device"
+    assert read(tool, 0, "killed", KERNELS, "example").status == "not run: it wrote no summary"
+
+
+def test_what_torch_leaves_unwritten_does_not_count():
+    check = read(INITCHECK, FOUND, UNINITIALISED.replace("{kernel}", ATEN), KERNELS, "example")
+    assert check.status == "pass"
+    assert "not the candidate's" in check.detail
+
+
+def test_threads_that_write_the_same_value_are_no_race():
+    assert read(RACECHECK, 0, SAME_VALUE, KERNELS, "example").status == "pass"
+
+
+def test_a_sanitizer_that_sees_nothing_is_not_a_pass():
+    assert read(INITCHECK, 1, REFUSED, KERNELS, "example").status.startswith("not run: it ended with status 1")
+
+
+def test_kernels_are_found_in_the_text():
+    assert kernels_of(SOURCE) == KERNELS
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+def test_each_tool_is_asked_for_our_own_exit_status(tool):
+    asked = command(tool, "/cuda/compute-sanitizer", "/env/python", Path("/w/launch.json"))
+    assert asked[:3] == ["/cuda/compute-sanitizer", "--tool", tool.name]
+    assert asked[asked.index("--error-exitcode") + 1] == str(FOUND)
+    assert asked[-4:] == ["/env/python", "-u", str(sanitizer.LAUNCH), "/w/launch.json"]
+
+
+def test_every_tool_has_a_check_of_its_own():
+    from engine.evaluate.checks import NAMES, WINNER_ONLY
+
+    assert {tool.check for tool in TOOLS} <= WINNER_ONLY <= set(NAMES)
