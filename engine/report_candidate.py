@@ -20,8 +20,8 @@ def build_log(trajectory: Trajectory, candidate: Candidate) -> str:
              + (f", direction {candidate.direction}" if candidate.direction else ""), report.titled(candidate)]
     if evaluation is None:
         return "\n".join([*lines, "", "It was not judged."]) + "\n"
-    lines.append(f"{report.state(trajectory, evaluation)}, after the stage `{evaluation.stage}`, "
-                 + ("from the cache" if evaluation.cached else f"{evaluation.seconds:.1f} s"))
+    lines.append(f"{report.state(trajectory, evaluation)}, "
+                 + ("judged in an earlier run" if evaluation.cached else f"judged in {evaluation.seconds:.1f} s"))
     lines += _failed(evaluation)
     lines += _built(evaluation.build)
     lines += _judged(evaluation.verification)

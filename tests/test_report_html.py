@@ -129,6 +129,9 @@ def test_it_can_be_read_without_sight_colour_or_mouse(name):
     assert len(read.of("table")) == len(read.of("caption"))
     scrolls = [a for a in read.of("div") if a.get("class") == "scroll"]
     assert all(a["tabindex"] == "0" and a["role"] == "region" and a["aria-label"] for a in scrolls)
+    places = [a["aria-label"] for a in scrolls] + [word for tag, word in read.words if tag == "h2"]
+    assert len(places) == len(set(places)), "no two places of the page have one name"
+    assert "<th scope=\"col\"></th>" not in report_html.page(RUNS[name])
     levels = [int(tag[1]) for tag, _, _ in read.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1

@@ -29,15 +29,15 @@ def _round(plan: Plan, strategy: Strategy | None) -> Markup:
 
     scores = [
         ([code, tag("span", " (chosen)", class_="chosen") if code == plan.direction else None],
-         f"{score.value:g}", bar(score.value), score.reason)
+         [bar(score.value), f" {score.value:g}"], score.reason)
         for code, score in sorted(plan.scores.items(), key=lambda pair: -pair[1].value)
     ]
     by = "" if plan.author in ("expert", "none") else f", planned by {plan.author}"
     return joined([
         tag("h3", f"Round {plan.round}: space {plan.space}, direction {plan.direction or 'none'}{by}"),
         tag("p", plan.space_reason), tag("p", plan.reason) if plan.reason else None,
-        table(f"Direction scores of round {plan.round}, 0 to 10", ("direction", "score", "", "reason"), scores,
-              numeric={1}, class_="scores") if scores else None,
+        table(f"Direction scores of round {plan.round}, 0 to 10", ("direction", "score", "reason"), scores,
+              class_="scores") if scores else None,
         _listed("Learnt in other spaces", plan.transfer, level="h4"),
         _listed("Steps", strategy.steps, level="h4") if strategy else None,
         _listed("Constraints", strategy.constraints, level="h4") if strategy else None,

@@ -156,7 +156,8 @@ def _work(trajectory: Trajectory) -> Markup:
     notes = [tag("li", note) for note in dict.fromkeys((*trajectory.notes, *baseline.notes))]
     words = report.usage_words(trajectory.usage)
     return section("work", "Work and baseline",
-                   facts("Work and baseline", rows) if rows else tag("p", "The run ended before this was known."),
+                   facts("What the work costs and the reference takes", rows) if rows
+                   else tag("p", "The run ended before this was known."),
                    tag("p", f"Language model: {words}") if words else None,
                    joined([tag("h3", "Notes"), tag("ul", notes)]) if notes else None)
 

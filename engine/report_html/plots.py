@@ -141,7 +141,7 @@ def _numbers(rows: list[Row]) -> Markup:
         cells.append((row.label, row.candidate.round, row.candidate.direction or "none", row.state,
                       f"{timing.speedup:.3f}x" if timing else "not measured",
                       f"{timing.ci95[0]:.3f} to {timing.ci95[1]:.3f}" if timing else "-"))
-    return table("Candidates in the order of making",
+    return table("The search progress in numbers",
                  ("candidate", "round", "direction", "state", "speed-up (measured)", "95 % interval"), cells,
                  numeric={1, 4, 5})
 
