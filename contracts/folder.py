@@ -20,6 +20,26 @@ from contracts.errors import ContractError, InputError
 FILES = ("groundtruth.py", "cpp_source.cpp", "params_semantics.json", "torch_demo.py", "cuda_source.cu")
 
 
+# pybind11's own unpacking compiles in time quadratic in the arguments, and not at all for more than 512.
+MANY_ARGUMENTS = 48
+_UNPACKED = """
+// So many arguments come as one tuple: pybind11 would take minutes to compile them one by one, or refuse.
+template <typename Result, typename... Types, std::size_t... Places>
+Result unpacked(Result (*function)(Types...), const pybind11::args& given, std::index_sequence<Places...>) {{
+    return function(given[Places].template cast<std::decay_t<Types>>()...);
+}}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{
+    m.def("{entry}", [](const pybind11::args& given) {{
+        if (given.size() != {count}) {{
+            throw pybind11::type_error("{entry} takes {count} arguments");
+        }}
+        return unpacked(&{entry}, given, std::make_index_sequence<{count}>());
+    }});
+}}
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """The host function that `cpp_source.cpp` declares.
@@ -38,6 +58,13 @@ class Declared:
 def declaration(contract: Contract) -> str:
     """The host function's declaration, without a semicolon."""
     return host_signature(contract.entry, contract.arguments, returns_of(len(contract.outputs)))
+
+
+def binding(contract: Contract) -> str:
+    """Text of cpp_source.cpp: the bare declaration, which `load_inline` binds; for very many arguments, bound here."""
+    declared = f"#include <torch/extension.h>\n\n{declaration(contract)};\n"
+    count = len(contract.arguments)
+    return declared if count <= MANY_ARGUMENTS else declared + _UNPACKED.format(entry=contract.entry, count=count)
 
 
 def write_folder(
@@ -64,7 +91,7 @@ def write_folder(
     """
     texts = {
         "groundtruth.py": groundtruth,
-        "cpp_source.cpp": f"#include <torch/extension.h>\n\n{declaration(contract)};\n",
+        "cpp_source.cpp": binding(contract),
         "params_semantics.json": json.dumps(semantics(contract, modules), indent=1) + "\n",
         "torch_demo.py": torch_demo(contract, signature),
         "contract.json": json.dumps(codec.to_data(contract), separators=(",", ":")) + "\n",
