@@ -8,6 +8,7 @@ import type { CommandArgument, HieraClient } from "../server/client";
 import { settingsFor } from "../server/settings";
 import { registerAll } from "./register";
 import { chosenSite, hasResult } from "./sites";
+import { registerTexts, showText } from "./texts";
 
 interface Explanation {
   readonly markdown: string;
@@ -22,9 +23,10 @@ export function registerHelp(
     const options = { location: vscode.ProgressLocation.Notification, title: "HIERA: looking at this machine" };
     const found = await vscode.window.withProgress(options, () =>
       client.command<{ text: string }>("hiera.doctor", argument?.scheme === "file" ? { uri: argument.toString() } : undefined));
-    await show(found.text, "plaintext");
+    await showText("This machine.txt", found.text);
   };
   context.subscriptions.push(
+    registerTexts(),
     client.intercept("hiera.explain", (argument) => explain(client, argument)),
     client.intercept("hiera.doctor", checkMachine),
     registerAll(client, {
@@ -38,7 +40,7 @@ export function registerHelp(
         pythons.forget();
         return client.restart();
       },
-      "hiera.debugInformation": () => show(debugInformation(context, client, keys), "markdown"),
+      "hiera.debugInformation": () => showText("Debug information.md", debugInformation(context, client, keys)),
       "hiera.openSample": () => openSample(context),
       "hiera.openWalkthrough": () =>
         vscode.commands.executeCommand("workbench.action.openWalkthrough", `${context.extension.id}#start`, false),
@@ -48,13 +50,8 @@ export function registerHelp(
 
 async function explain(client: HieraClient, { uri, symbol }: CommandArgument): Promise<void> {
   const { file, markdown } = await client.command<Explanation>("hiera.explain", { uri, symbol });
-  if (file === null) await show(markdown, "markdown");
+  if (file === null) await showText(`${symbol}.md`, markdown);
   else await vscode.commands.executeCommand("markdown.showPreviewToSide", vscode.Uri.parse(file));
-}
-
-async function show(content: string, language: string): Promise<void> {
-  const document = await vscode.workspace.openTextDocument({ content, language });
-  await vscode.window.showTextDocument(document, { preview: true });
 }
 
 /** Everything that a report of a mistake needs; no key is in any of it. */

@@ -55,8 +55,24 @@ export function registerStatusBar(context: vscode.ExtensionContext, client: Hier
     }),
     client.onDidChangeResults(lookSoon),
     vscode.window.onDidChangeVisibleTextEditors(lookSoon),
+    onOurDiagnostics(lookSoon),
   );
   show();
+}
+
+/** Calls `changed` when diagnostics of ours come or go: an undo puts an offer back, and so does it. */
+function onOurDiagnostics(changed: () => void): vscode.Disposable {
+  const shown = new Set<string>();
+  return vscode.languages.onDidChangeDiagnostics(({ uris }) => {
+    for (const uri of uris) {
+      const name = uri.toString();
+      const has = vscode.languages.getDiagnostics(uri).some(({ source }) => source === "hiera");
+      if (has === shown.has(name)) continue;
+      if (has) shown.add(name);
+      else shown.delete(name);
+      changed();
+    }
+  });
 }
 
 /** Results in the open documents that wait for the user. */

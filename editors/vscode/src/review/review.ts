@@ -1,6 +1,7 @@
 // The review of a candidate: side by side with what there is now, then accepted, discarded, or another one looked at.
 
 import * as vscode from "vscode";
+import { NOTHING } from "../commands/texts";
 import type { HieraClient } from "../server/client";
 import type { Applied, Candidate, Comparison, Result, Site } from "../server/protocol";
 import { kernelLine } from "./lines";
@@ -16,9 +17,6 @@ export interface Reviewed extends Site {
   readonly line: number;
 }
 
-const EMPTY_SCHEME = "hiera-nothing";
-const NOTHING = vscode.Uri.from({ scheme: EMPTY_SCHEME, path: "/nothing.cu" });
-
 export class Review implements vscode.Disposable {
   private readonly reviewed = new Map<string, Reviewed>();
   private readonly changes = new vscode.EventEmitter<void>();
@@ -27,7 +25,6 @@ export class Review implements vscode.Disposable {
 
   constructor(private readonly client: HieraClient) {
     this.listening = vscode.Disposable.from(
-      vscode.workspace.registerTextDocumentContentProvider(EMPTY_SCHEME, { provideTextDocumentContent: () => "" }),
       vscode.window.tabGroups.onDidChangeTabs(() => { this.look(); }),
       vscode.window.tabGroups.onDidChangeTabGroups(() => { this.look(); }),
     );
@@ -124,8 +121,10 @@ export class Review implements vscode.Disposable {
   }
 
   private async apply(command: string, site: Site): Promise<void> {
+    const dirty = new Set(vscode.workspace.textDocuments.filter((document) => document.isDirty));
     const { applied, reason } = await this.client.command<Applied>(command, site);
     if (!applied) throw new Error(`the files were not changed${reason ? `: ${reason}` : ""}`);
+    await saveChanged(dirty);
     this.client.resultsChanged();
   }
 
@@ -161,6 +160,14 @@ function choicesOf(result: Result | null): Candidate[] {
 function columnOf(uri: string, isNew: boolean): vscode.ViewColumn {
   const inFront = vscode.window.activeTextEditor?.document.uri.toString();
   return isNew && inFront === vscode.Uri.parse(uri).toString() ? vscode.ViewColumn.Beside : vscode.ViewColumn.Active;
+}
+
+/** Saves what our edit left unsaved: VS Code saves a refactoring by itself only where it changes several files. */
+async function saveChanged(dirtyBefore: ReadonlySet<vscode.TextDocument>): Promise<void> {
+  if (!vscode.workspace.getConfiguration("files").get<boolean>("refactoring.autoSave", true)) return;
+  const changed = vscode.workspace.textDocuments.filter(
+    (document) => document.isDirty && document.uri.scheme === "file" && !dirtyBefore.has(document));
+  await Promise.all(changed.map((document) => document.save()));
 }
 
 async function textOf(uri: vscode.Uri): Promise<string> {

@@ -10,6 +10,7 @@ import { Crashes } from "./crashes";
 import { launchOf } from "./launch";
 import { middleware, type Progress } from "./middleware";
 import type { RunningJob } from "./protocol";
+import { logLines } from "./stderr";
 
 const STOP_MS = 3000;
 const SELECTOR = [
@@ -122,6 +123,7 @@ export class Connection implements HieraClient, vscode.Disposable {
       documentSelector: SELECTOR,
       outputChannel: this.log,
       traceOutputChannel: this.log,
+      stdioOptions: { stdout: logLines, stderr: logLines },
       revealOutputChannelOn: RevealOutputChannelOn.Never,
       initializationOptions: { trusted: true },
       initializationFailedHandler: () => false,
