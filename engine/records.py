@@ -298,8 +298,8 @@ class Timing:
     Attributes:
         candidate_us: Block medians of the candidate.
         reference_us: Block medians of the reference, interleaved with the candidate's.
-        speedup: Median over blocks of reference over candidate.
-        ci95: Bootstrap interval of `speedup`.
+        speedup: Reference over candidate, by the Hodges-Lehmann estimate over quads of blocks.
+        ci95: Interval of `speedup`, never narrower than what the run can see: above 1 it claims a gain.
         minimum_detectable: Smallest difference the run could see, as a fraction.
         same_vs_same: Half width of the interval of blocks of one side against blocks of the same side, as a fraction:
             what the run would call a difference where there is none. None for timings from before it was taken.

@@ -11,13 +11,14 @@ import contextlib
 import fcntl
 import os
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from contracts.errors import WorkerError, WorkerTimeoutError
-from engine import processes
+from contracts.errors import WorkerError
+from engine.nvml import Gpu
 
 POLL_S = 0.02
+WORKER = "/worker/main.py"
 # GPUs that this process waits for now.
 _waiting: set[int] = set()
 
@@ -88,14 +89,17 @@ async def _take(descriptor: int, how: int, index: int, timeout_s: float) -> None
         _waiting.discard(index)
 
 
-async def strangers(index: int, own: Iterable[int]) -> tuple[str, ...]:
-    """Other processes that compute on the GPU, as far as the driver tells. In containers it may not."""
-    command = ["nvidia-smi", f"--id={index}", "--query-compute-apps=pid,process_name", "--format=csv,noheader"]
-    try:
-        done = await processes.run(command, timeout_s=10)
-    except (FileNotFoundError, WorkerTimeoutError):
-        return ()
-    ours = {str(pid) for pid in own}
-    rows = [line.strip() for line in done.stdout.splitlines() if "," in line]
-    # A process id that does not exist here belongs to another container, or is ours seen from outside.
-    return tuple(row for row in rows if row.split(",")[0] not in ours and Path("/proc", row.split(",")[0]).exists())
+def strangers(gpu: Gpu) -> tuple[str, ...]:
+    """Other programs' processes that have the GPU open, as far as the driver tells; in containers it may not.
+
+    Our own workers are none, those of other jobs neither: whoever holds the lock times alone, and they wait for it.
+    """
+    found = []
+    for pid in sorted(gpu.processes() or {}):
+        try:
+            words = Path("/proc", str(pid), "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue  # It belongs to another container, or is ours seen from outside.
+        if not any(word.endswith(WORKER) for word in words):
+            found.append(f"{pid} {Path(words[0]).name}")
+    return tuple(found)

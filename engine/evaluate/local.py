@@ -27,7 +27,7 @@ from engine.evaluate.screen import screen
 from engine.evaluate.session import Prestarted, Session, own
 from engine.evaluate.verify import Limits, StoppedError, Verifier
 from engine.evaluate.watch import Allowance
-from engine.nvml import find_gpu
+from engine.nvml import Gpu, find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
@@ -103,7 +103,7 @@ class LocalEvaluator:
         prestarted: Prestarted | None = None,
     ) -> None:
         self._toolchain, self._device, self._folder, self._builder = toolchain, device, Path(folder), builder
-        self._contract = contract
+        self._contract, self._gpu = contract, find_gpu(device)
         self._emulated = device.kind != "cuda"
         self._settings = settings or Settings()
         if self._emulated:
@@ -114,7 +114,7 @@ class LocalEvaluator:
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
             budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES),
-            prestarted=prestarted, allowance=_allowance(device, contract))
+            prestarted=prestarted, allowance=_allowance(self._gpu, device, contract))
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
         self._one_at_a_time = asyncio.Lock()
@@ -294,7 +294,7 @@ class LocalEvaluator:
                 if not ledger.rejected and effort is not None:
                     stage = "time"
                     timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
-                                          self._baselines.compiled())
+                                          self._baselines.compiled(), self._gpu)
                     async with self._alone():
                         watch.lap("wait")
                         seen = await timer.run(effort)
@@ -425,9 +425,8 @@ async def emulated_build(
                    seconds=max(built.seconds, compiled.seconds))
 
 
-def _allowance(device: Device, contract: Contract) -> Allowance:
+def _allowance(gpu: Gpu | None, device: Device, contract: Contract) -> Allowance:
     """What a candidate may take of the card: its tensors several times over, since results are held for checks."""
-    gpu = find_gpu(device)
     if gpu is None:
         return Allowance()
     need = max(sum(s.size_bytes for s in (*v.tensors.values(), *v.outputs)) for v in contract.variants)

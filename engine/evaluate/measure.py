@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from contracts.contract import Contract
 from contracts.errors import WorkerError
-from engine.evaluate import timing
+from engine.evaluate import gpu_lock, timing
 from engine.evaluate.checks import Ledger
 from engine.evaluate.verify import Verifier, seeds
+from engine.nvml import Gpu
 from engine.processes import Worker
-from engine.records import Device, Timing
+from engine.records import ClockSample, Device, Timing
 from engine.workload_traffic import compulsory_bytes
 
 JUDGE_S = 300.0
@@ -40,6 +41,17 @@ SEARCH = Effort()
 WINNER = Effort(budget_s=5.0, blocks=40, audits=6)
 
 
+@dataclass(slots=True)
+class Period:
+    """What the blocks of one stretch of time gave: a median a block, and the card's state beside each pair."""
+
+    reference: list[float] = field(default_factory=list)
+    candidate: list[float] = field(default_factory=list)
+    compiled: list[float] = field(default_factory=list)
+    clocks: list[ClockSample] = field(default_factory=list)
+    strangers: tuple[str, ...] = ()
+
+
 class Timer:
     """Times one candidate against the reference.
 
@@ -49,12 +61,13 @@ class Timer:
         contract: What is timed: the example variant.
         device: For floors.
         compiled: A second judge that holds a compiled reference, and its name; None where there is none.
+        gpu: The card, for its clocks and for strangers on it; None where the driver tells nothing.
     """
 
     def __init__(self, judge: Worker, verifier: Verifier, contract: Contract, device: Device,
-                 compiled: tuple[Worker, str] | None = None) -> None:
+                 compiled: tuple[Worker, str] | None = None, gpu: Gpu | None = None) -> None:
         self._judge, self._verifier, self._contract = judge, verifier, contract
-        self._device, self._compiled = device, compiled
+        self._device, self._compiled, self._gpu = device, compiled, gpu
         self._ledger: Ledger = verifier.ledger
         self._seeds = seeds()
 
@@ -74,27 +87,16 @@ class Timer:
         blocks, calls = timing.block_plan(
             reference_us, candidate_us, sets=len(sets), budget_s=effort.budget_s, most_blocks=effort.blocks,
             overhead_us=overhead_us)
-        audited = set(random.SystemRandom().sample(range(blocks), min(effort.audits, blocks)))
-        reference, candidate, compiled = [], [], []
-        for number in range(blocks):
-            chosen = random.SystemRandom().sample(order, calls)
-            await self._fill(next(self._seeds), fixed=False)
-            seed = next(self._seeds) >> 8
-            if number % 2 == 0:
-                reference.append(await self._reference("eager", chosen, seed))
-                candidate.append(await self._candidate(chosen, seed))
-            else:
-                candidate.append(await self._candidate(chosen, seed))
-                reference.append(await self._reference("eager", chosen, seed))
-            if self._compiled is not None:
-                worker, which = self._compiled
-                compiled.append(await _time(worker, which, chosen, seed))
-            if number in audited:
-                await self._audit(chosen, seed)
-                if self._ledger.rejected:
-                    return None
         notes: list[str] = []
-        event_us = median(candidate)
+        period = await self._period(blocks, calls, order, effort.audits)
+        if period is not None and (why := timing.unsteady(period.reference, period.candidate, period.clocks)):
+            notes.append(f"timed twice: at first {why}")
+            period = await self._period(blocks, calls, order, effort.audits)
+            if period is not None and (why := timing.unsteady(period.reference, period.candidate, period.clocks)):
+                notes.append(f"the GPU was not steady: {why}")
+        if period is None:
+            return None
+        event_us = median(period.candidate)
         wall_us = await self._wall(event_us)
         floor = timing.hard_floor_us(*compulsory_bytes(self._contract), self._device)
         unlikely = timing.implausible(event_us, floor)
@@ -103,7 +105,39 @@ class Timer:
             return None
         if wall_us is not None and abs(wall_us - event_us) > 0.2 * event_us:
             notes.append(f"{wall_us:.1f} us a call in a row without cold caches, {event_us:.1f} us each by events")
-        return timing.summarise(reference, candidate, compiled_us=compiled, wall_us=wall_us, notes=notes)
+        notes += timing.clock_notes(period.clocks)
+        if period.strangers:
+            notes.append("other processes had the GPU open while it was timed: " + ", ".join(period.strangers))
+        return timing.summarise(
+            period.reference, period.candidate, compiled_us=period.compiled, wall_us=wall_us, notes=notes,
+            clocks=period.clocks, strangers=period.strangers)
+
+    async def _period(self, blocks: int, calls: int, order: list[int], audits: int) -> Period | None:
+        """Blocks in pairs, the reference first in one and the candidate first in the next. None when rejected."""
+        audited = set(random.SystemRandom().sample(range(blocks), min(audits, blocks)))
+        found = Period()
+        for number in range(blocks):
+            chosen = random.SystemRandom().sample(order, calls)
+            await self._fill(next(self._seeds), fixed=False)
+            seed = next(self._seeds) >> 8
+            if number % 2 == 0:
+                found.reference.append(await self._reference("eager", chosen, seed))
+                found.candidate.append(await self._candidate(chosen, seed))
+            else:
+                found.candidate.append(await self._candidate(chosen, seed))
+                found.reference.append(await self._reference("eager", chosen, seed))
+            if self._gpu is not None:
+                found.clocks.append(self._gpu.clocks())
+            if self._compiled is not None:
+                worker, which = self._compiled
+                found.compiled.append(await _time(worker, which, chosen, seed))
+            if number in audited:
+                await self._audit(chosen, seed)
+                if self._ledger.rejected:
+                    return None
+        if self._gpu is not None:
+            found.strangers = gpu_lock.strangers(self._gpu)
+        return found
 
     async def _fill(self, seed: int, *, fixed: bool) -> dict[str, Any]:
         return await self._judge.call("fill_sets", timeout_s=JUDGE_S, family="example", seed=seed >> 8,

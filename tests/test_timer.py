@@ -1,0 +1,110 @@
+"""The driver of paired timing, with stand-ins for judge and candidate: order of blocks, repeats, clocks, strangers."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.contract import Argument, Contract, Variant
+from contracts.tensors import TensorSpec
+from engine import nvml, processes
+from engine.evaluate import gpu_lock
+from engine.evaluate.checks import Ledger
+from engine.evaluate.measure import Effort, Timer
+from engine.records import Device
+from tests.fake_nvml import CARD, device, library, say  # noqa: F401 - fixtures.
+
+# ruff: noqa: F811 - fixtures come by import.
+
+SPEC = TensorSpec.contiguous("float32", (4, 8))
+CONTRACT = Contract(
+    name="scale", entry="scale", output_tree=0, arguments=(Argument(name="x", role="input", tensor=SPEC),),
+    variants=(Variant(name="example", tensors={"x": SPEC}, outputs=(SPEC,)),))
+EFFORT = Effort(budget_s=60.0, blocks=8, audits=2)
+
+
+class Machine:
+    """Judge and verifier at once; `time_us(side, number)` is what the block of this number takes."""
+
+    def __init__(self, time_us):
+        self.ledger, self.time_us, self.order, self.numbers = Ledger("match"), time_us, "", {"r": 0, "c": 0}
+
+    def block(self, side, calls):
+        self.order += side
+        self.numbers[side] += 1
+        return [self.time_us(side, self.numbers[side])] * calls
+
+    async def call(self, kind, *, timeout_s, **fields):
+        if kind == "time":
+            return {"times_us": self.block("r", len(fields["order"]))}
+        return {"fill_sets": {"sets": [[]] * 12}, "audit": {"outputs": []},
+                "check": {"results": [], "untouched": True, "guards": True}}[kind]
+
+    async def ask(self, kind, **fields):
+        if kind == "block":
+            return {"times_us": self.block("c", len(fields["order"])), "error": ""}
+        return {"issue_us": 1e6, "error": ""}
+
+
+async def timed(time_us, gpu=None):
+    machine = Machine(time_us)
+    found = await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0"), gpu=gpu).run(EFFORT)
+    assert not machine.ledger.rejected, machine.ledger.failures
+    return found, machine.order
+
+
+async def test_blocks_come_as_quads():
+    found, order = await timed(lambda side, _number: 100.0 if side == "r" else 80.0)
+    assert order.endswith("rccr" * 4)
+    assert found.speedup == pytest.approx(1.25)
+    assert found.clocks == ()
+    assert found.strangers == ()
+
+
+async def test_an_unsteady_period_is_taken_again_and_told():
+    # Doubles over the first period, then holds still.
+    found, order = await timed(lambda _side, number: 100.0 * 1.08 ** min(number, 14))
+    assert order.endswith("rccr" * 8)
+    assert any(note.startswith("timed twice: at first the same kernel took +") for note in found.notes)
+    assert not any("not steady" in note for note in found.notes)
+    assert found.ci95[0] < 1.0 < found.ci95[1]
+
+
+async def test_a_card_that_stays_unsteady_claims_little():
+    found, _order = await timed(lambda _side, number: 100.0 * 1.08**number)
+    assert any(note.startswith("the GPU was not steady") for note in found.notes)
+    assert found.minimum_detectable > 0.015
+
+
+async def test_clocks_and_strangers_are_in_the_result(say):
+    stranger = await asyncio.create_subprocess_exec("sleep", "600")
+    try:
+        say(CARD.replace("reasons 0", "reasons 4") + f"process {stranger.pid} 1000\nprocess {os.getpid()} 1000\n")
+        found, _order = await timed(lambda _side, _number: 100.0, nvml.find_gpu(device()))
+    finally:
+        stranger.kill()
+        await stranger.wait()
+    assert len(found.clocks) == 8
+    assert (found.clocks[0].sm_mhz, found.clocks[0].temperature_c) == (1980, 41)
+    assert "clocks were held back (power cap) in 100% of the blocks" in found.notes
+    assert any(f"{stranger.pid} sleep" in note for note in found.notes)
+    assert f"{stranger.pid} sleep" in found.strangers
+
+
+async def test_our_own_workers_and_the_unseen_are_no_strangers(say, tmp_path, monkeypatch):
+    main = tmp_path / "worker" / "main.py"
+    main.parent.mkdir()
+    main.write_text("import sys, time\nfor line in sys.stdin:\n    time.sleep(60)\n")
+    monkeypatch.setattr(processes, "WORKER_MAIN", main)
+    worker = processes.Worker("echo", python=sys.executable)
+    asking = asyncio.create_task(worker.call("hello", timeout_s=60))
+    while worker.pid is None or b"main.py" not in Path(f"/proc/{worker.pid}/cmdline").read_bytes():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    try:
+        say(CARD + f"process {worker.pid} 1000\nprocess 4194000 1000\n")
+        assert gpu_lock.strangers(nvml.find_gpu(device())) == ()
+    finally:
+        asking.cancel()
+        await worker.close()
