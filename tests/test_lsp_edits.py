@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -17,6 +19,7 @@ from test_guarded_kernel import CONTRACT, MODULES
 from test_lsp_server import FASTER, KERNEL, store_result, summary
 
 from contracts import codec
+from contracts.cuda_adaptor import MARK
 from contracts.demo import torch_demo
 
 VSCODE = FULL
@@ -89,6 +92,8 @@ def cu_file(tmp_path: Path, form: str) -> tuple[Path, str]:
     path = tmp_path / "twice.cu"
     path.write_bytes(text.encode())
     faster = FASTER.replace("// my file\n", "// my\x0c \u2028file \U0001f600\n") if form == "form feed" else FASTER
+    # As the store keeps it.
+    faster = f"{faster.rstrip()}\n{MARK}\n#include <torch/extension.h>\n"
     store_result(tmp_path / "cache", path.as_uri(), text, "twice", summary(run_folder(tmp_path), faster, "twice"))
     return path, text
 
@@ -125,6 +130,7 @@ async def test_accepting_a_cu_file_and_taking_it_back(tmp_path: Path, start, for
     assert client.texts[uri].startswith("\ufeff") == text.startswith("\ufeff")
     assert ("\r\n" in client.texts[uri]) == ("\r\n" in text)
     assert client.texts[uri].endswith("\n") == text.endswith("\n")
+    assert MARK not in client.texts[uri]
     titles = [a["title"] for a in await client.actions(uri, 5)]
     assert "Re-verify kernel" not in titles
     assert not any(title.startswith("Accept") for title in titles)
@@ -191,6 +197,40 @@ async def test_using_the_kernel_is_two_lines_and_one_undo(tmp_path: Path, start,
     client.undo(uri)
     assert client.texts[uri].encode() == path.read_bytes()
     assert await standing(client, uri, "Block") == "offered"
+
+
+CHECKS = """
+import copy, pickle, torch, model
+from torch import nn
+block, x = model.Block(), torch.randn(4, 8)
+assert list(block.state_dict()) == ["norm.weight"], list(block.state_dict())
+plain = torch.relu(block.norm(x)) * 0.5
+for one in (block, copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+    torch.testing.assert_close(one(x), plain)
+torch.testing.assert_close(block.double()(x.double()).float(), plain)
+block.float()
+compiled = torch.compile(block, fullgraph=True, backend="eager")
+torch.testing.assert_close(compiled(x), plain)
+compiled(x).sum().backward()
+assert block.norm.weight.grad is not None
+assert issubclass(model.Block, nn.Module) and model.Block.__module__ == "model"
+print("fine")
+"""
+
+
+@pytest.mark.slow
+async def test_the_edited_module_is_still_the_users_module(tmp_path: Path, start) -> None:
+    pytest.importorskip("torch")
+    path = module_file(tmp_path)
+    client, uri = await start(path)
+    await client.command("hiera.use", uri=uri, symbol="Block")
+    path.write_text(client.texts[uri])
+    for created, text in client.created.items():
+        file = Path(unquote(created.removeprefix("file://")))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    done = subprocess.run([sys.executable, "-c", CHECKS], cwd=path.parent, capture_output=True, text=True, timeout=110)
+    assert done.stdout == "fine\n", done.stderr
 
 
 async def test_a_kernel_is_not_used_where_the_module_cannot_import_it(tmp_path: Path, start) -> None:

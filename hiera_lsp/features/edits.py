@@ -62,8 +62,9 @@ def accepted_text(document: Document, result: Result) -> str:
     """The document's text once the candidate is in it: its own line ends, mark and last line's end."""
     new_text = plain(candidate_text(result))
     old = document.plain
-    if old and not old.endswith("\n"):
-        new_text = new_text.rstrip("\n")
+    if old:
+        # The adaptor that was cut off took the text's last line end with it.
+        new_text = new_text.rstrip("\n") + old[len(old.rstrip("\n")) :]
     if document.source.startswith(BOM):
         new_text = BOM + new_text
     return new_text.replace("\n", newline_of(document.source))
