@@ -212,6 +212,8 @@ def _module_conditions(modules: Sequence[Mapping[str, object]]) -> Iterator[str]
                 yield f"tuple({attribute}) == {tuple(value)!r}"
             else:
                 raise _cannot(f"its setting `{path}.{name}` is too complex for a guard")
+    if parts := [_place(str(part["path"])) for part in modules if part["path"]]:
+        yield f"_plain({', '.join(parts)})"
 
 
 def _place(path: str) -> str:
@@ -266,7 +268,8 @@ def _cannot(why: str) -> InputError:
 _TEXT = '''"""{name} through cuda_source.cu where its contract holds; else the original runs. Written by HIERA.
 
 The kernel runs when the tensors are on a GPU of the kind that it was made for, have the dtype, shape and stride that
-were verified, no gradient is needed, autocast is off, and the module's settings are those that were verified.
+were verified, no gradient is needed, autocast is off, the module's settings are those that were verified, and no hook
+hangs on its parts.
 The extension is built at the first such call (about a minute; it needs nvcc) and kept by PyTorch's own cache.
 The environment variable HIERA_ORIGINAL=1 turns the kernel off.
 """
@@ -355,6 +358,19 @@ def _prepare(index):
     return True
 
 
+def _plain(*parts):
+    """True when nothing hangs on the parts that the kernel does the work of: hooks, or a forward of one's own."""
+    for part in parts:
+        if part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__:
+            return False
+    return True
+
+
+def _transformed():
+    """True inside of torch.func's transforms and of forward-mode differentiation: the operator has no rule for them."""
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch.autograd.forward_ad._current_level >= 0
+
+
 def _fits(tensors):
     """True when the tensors are what the kernel was verified for, and nobody needs a gradient."""
     device = tensors[0].device if isinstance(tensors[0], torch.Tensor) else None
@@ -365,6 +381,9 @@ def _fits(tensors):
             return False
         if value.layout != torch.strided or (value.requires_grad and torch.is_grad_enabled()):
             return False
+    # A compiler sees neither; there, the operator is part of the graph.
+    if not torch.compiler.is_compiling() and (_transformed() or any(value.data_ptr() % 16 for value in tensors)):
+        return False
     for inputs, _ in VARIANTS:
         same = True
         for value, (dtype, shape, stride) in zip(tensors, inputs):

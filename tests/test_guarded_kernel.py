@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import pickle
+import sys
 import types
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +56,7 @@ def load(tmp_path: Path, contract: Contract, signature: str, function, modules: 
     path.write_text(text.replace('DEVICE_TYPE = "cuda"', 'DEVICE_TYPE = "cpu"'))
     spec = importlib.util.spec_from_file_location("kernel_under_test", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # torch.export imports it by name, as it may a real one.
     spec.loader.exec_module(module)
     stand = Stand(function)
     module.extension = lambda: stand
@@ -100,7 +105,8 @@ def test_inside_the_contract_the_kernel_runs(guarded) -> None:
 
 @pytest.mark.parametrize("outside", [
     "gradient", "shape", "dtype", "stride", "argument", "setting", "part", "subclass", "autocast", "switched off",
-    "layer setting",
+    "layer setting", "hook on a part", "hook before a part", "forward of a part", "weight norm", "half", "misaligned", "vmap",
+    "forward mode",
 ])
 def test_outside_of_the_contract_the_original_runs(guarded, monkeypatch, outside: str) -> None:
     cls, stand = guarded
@@ -127,10 +133,32 @@ def test_outside_of_the_contract_the_original_runs(guarded, monkeypatch, outside
             monkeypatch.setenv("HIERA_ORIGINAL", "1")
         case "layer setting":
             model.norm.eps = 1e-3
+        case "hook on a part":
+            model.norm.register_forward_hook(lambda _module, _inputs, out: out + 1)
+        case "hook before a part":
+            model.norm.register_forward_pre_hook(lambda _module, inputs: (inputs[0] + 1,))
+        case "forward of a part":
+            model.norm.forward = lambda value: value - 1
+        case "weight norm":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.nn.utils.weight_norm(model.norm, dim=None)
+            model.norm.weight_g.data.mul_(2)
+        case "half":
+            x, model = x.half(), model.half()
+        case "misaligned":
+            x = torch.randn(33)[1:].view(4, 8)
     with grad:
         if outside == "autocast":
             with torch.autocast("cpu"):
                 out = model(x)
+        elif outside == "vmap":
+            out = torch.vmap(model)(x.expand(3, 4, 8))[0]
+        elif outside == "forward mode":
+            with torch.autograd.forward_ad.dual_level():
+                dual = model(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+                out, tangent = torch.autograd.forward_ad.unpack_dual(dual)
+                assert tangent is not None
         else:
             out = model(x, *more)
         expected = torch.relu(model.norm(x)) * model.alpha + (more[0] if more else 0)
@@ -140,6 +168,67 @@ def test_outside_of_the_contract_the_original_runs(guarded, monkeypatch, outside
     if outside == "gradient":
         out.sum().backward()
         assert model.norm.weight.grad is not None
+
+
+def test_copies_and_other_instances_use_the_kernel_too(tmp_path, guarded, monkeypatch) -> None:
+    cls, stand = guarded
+    cls.__module__, cls.__qualname__ = "made", "Block"
+    monkeypatch.setitem(sys.modules, "made", types.SimpleNamespace(Block=cls))
+    first, x = cls(), torch.randn(4, 8)
+    with torch.no_grad():
+        first.norm.weight.copy_(torch.arange(8.0))
+    second, third, plain = copy.deepcopy(first), pickle.loads(pickle.dumps(first)), torch.nn.LayerNorm(8, bias=False)
+    fourth = cls()
+    fourth.load_state_dict(first.state_dict())
+    torch.save(first, tmp_path / "whole.pt")
+    fifth = torch.load(tmp_path / "whole.pt", weights_only=False)
+    models = [first, second, third, fourth, fifth, torch.nn.Sequential(first)]
+    with torch.no_grad():
+        plain.weight.copy_(first.norm.weight)
+        expected = torch.relu(plain(x)) * 0.5
+        for model in models:
+            torch.testing.assert_close(model(x), expected)
+    assert stand.calls == len(models)
+    with torch.inference_mode():
+        torch.testing.assert_close(first(x), expected)
+    # Converted, it runs its own code; back again, the kernel.
+    count = stand.calls
+    with torch.no_grad():
+        first.double()(x.double())
+        assert stand.calls == count
+        first.float()(x)
+    assert stand.calls == count + 1
+
+
+def test_gradients_by_torch_func_are_those_of_the_original(guarded) -> None:
+    cls, stand = guarded
+    model, x = cls(), torch.randn(4, 8)
+    weights = dict(model.named_parameters())
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    found = torch.func.grad(loss)(weights)["norm.weight"]
+    model(x).square().sum().backward()
+    torch.testing.assert_close(found, model.norm.weight.grad)
+    assert stand.calls == 0
+
+
+def test_loaded_again_it_still_runs(tmp_path) -> None:
+    """As a notebook's reload does it: the same operator is registered a second time."""
+    for _ in range(2):
+        module, stand = load(tmp_path, CONTRACT, "x, y=None", same)
+        with torch.no_grad():
+            block(module)()(torch.randn(4, 8))
+        assert stand.calls == 1
+
+
+def test_an_exported_program_holds_the_operator(guarded) -> None:
+    cls, _ = guarded
+    model = cls()
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(4, 8),), strict=True)
+    assert "block_forward" in str(program.graph)
 
 
 def test_a_kernel_that_cannot_be_built_is_one_warning(tmp_path) -> None:

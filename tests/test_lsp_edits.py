@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -229,7 +230,8 @@ async def test_the_edited_module_is_still_the_users_module(tmp_path: Path, start
         file = Path(unquote(created.removeprefix("file://")))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    done = subprocess.run([sys.executable, "-c", CHECKS], cwd=path.parent, capture_output=True, text=True, timeout=110)
+    command = [sys.executable, "-c", CHECKS]
+    done = await asyncio.to_thread(subprocess.run, command, cwd=path.parent, capture_output=True, text=True, timeout=110)
     assert done.stdout == "fine\n", done.stderr
 
 
