@@ -255,6 +255,50 @@ async def test_the_end_of_the_server_ends_its_jobs(start, how: str) -> None:
     await until_gone(pids, 5)
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system does not tell of a process that ends")
+async def test_a_killed_editor_leaves_nothing_even_where_its_pipes_stay_open(tmp_path: Path) -> None:
+    path, seen, tests = tmp_path / "model.py", tmp_path / "seen", Path(__file__).parent
+    path.write_text(HEAD + CLASS.format(name="SlowA") + TAIL)
+    editor = await asyncio.create_subprocess_exec(
+        sys.executable, str(tests / "editors" / "dying_editor.py"), str(tests / "fake_server.py"), str(path), "SlowA", str(seen),
+        env={**os.environ, "HIERA_CACHE": str(tmp_path / "cache")})
+    async with asyncio.timeout(60):
+        while not (seen.exists() and seen.read_text()):  # noqa: ASYNC110 - a file appears.
+            await asyncio.sleep(0.05)
+    sleeper, *ours = map(int, seen.read_text().split())
+    try:
+        assert len(ours) >= 2
+        assert all(alive(pid) for pid in ours)
+        editor.kill()
+        await until_gone(ours, 5)
+        assert alive(sleeper)
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+        await editor.wait()
+
+
+async def test_an_editor_that_cannot_be_seen_is_not_watched(tmp_path: Path) -> None:
+    """As from outside of the server's container: its number is nobody's here."""
+    client = await Client.start(cache=tmp_path / "cache", fake_jobs=True)
+    await client.request("initialize", {"processId": 2**22 + 1, "rootUri": None, "capabilities": FULL})
+    client.notify("initialized", {})
+    await asyncio.sleep(2.5)
+    assert await client.command("hiera.jobs") == []
+    assert await client.shutdown() == 0
+
+
+async def test_a_job_goes_on_when_its_tab_is_closed(start) -> None:
+    client, uri, path = await start("Block")
+    await client.command("hiera.optimize", uri=uri, symbol="Block")
+    await client.wait_for(lambda: client.progress("begin"))
+    client.notify("textDocument/didClose", {"textDocument": {"uri": uri}})
+    await client.wait_for(ended(client))
+    client.diagnostics.clear()
+    client.open(path)
+    await client.wait_for(lambda: client.diagnostics.get(uri))
+    assert "1.60x" in client.diagnostics[uri][0]["message"]
+
+
 async def test_shutdown_is_answered_within_a_second_in_the_middle_of_a_job(start) -> None:
     client, uri, _ = await start("SlowA", "SlowB")
     for name in ("SlowA", "SlowB"):
