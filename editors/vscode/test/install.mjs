@@ -7,13 +7,14 @@
 // Run again, this does nothing.
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import process from "node:process";
 import { promisify } from "node:util";
 
 const HERE = import.meta.dirname;
 const DESTINATION = path.join(HERE, "..", ".vscode-test");
+const LOGGER = path.join(HERE, "spdlog.js");
 const ATTEMPTS = 3;
 const LIMIT_MS = 300_000;
 const NPM = ["install", "--no-audit", "--no-fund", "--no-update-notifier", "--ignore-scripts", "--loglevel=error"];
@@ -67,7 +68,7 @@ async function npm(folder, ...args) {
 async function editor(name, wanted) {
   const folder = path.join(DESTINATION, name);
   const mark = path.join(folder, "installed.json");
-  const recipe = createHash("sha256").update(readFileSync(import.meta.filename)).digest("hex");
+  const recipe = createHash("sha256").update(readFileSync(import.meta.filename)).update(readFileSync(LOGGER)).digest("hex");
   if (existsSync(mark) && JSON.parse(readFileSync(mark, "utf8")).recipe === recipe) return;
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
@@ -82,6 +83,7 @@ async function editor(name, wanted) {
   }
   const vscode = path.join(modules, "code-server", "lib", "vscode");
   await Promise.all([npm(vscode, "--omit=dev"), npm(path.join(vscode, "extensions"), "--omit=dev")]);
+  copyFileSync(LOGGER, path.join(vscode, "node_modules", "@vscode", "spdlog", "index.js"));
   // Another assistant's welcome pages would lie over what the tests look at.
   rmSync(path.join(vscode, "extensions", "copilot"), { recursive: true, force: true });
   const entry = path.join(modules, "code-server", "out", "node", "entry.js");

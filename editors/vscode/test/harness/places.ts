@@ -1,6 +1,6 @@
 // Where everything is: the checkout, the editors that install.mjs put there, and what a failed test leaves behind.
 
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import * as path from "node:path";
 
 // The tests are bundled two folders below the extension.
@@ -25,6 +25,13 @@ export function editor(name: string): Editor {
   const folder = path.join(EDITORS, name);
   const { entry, vscode } = json(path.join(folder, "installed.json")) as { entry: string; vscode: string };
   return { name, vscode, entry, node: path.join(folder, "node"), extensions: path.join(folder, "extensions") };
+}
+
+/** Where the extension was unpacked from its .vsix. */
+export function installed({ extensions }: Editor): string {
+  const found = existsSync(extensions) ? readdirSync(extensions).find((entry) => entry.startsWith("hiera.")) : undefined;
+  if (found === undefined) throw new Error(`the extension is not in ${extensions}: run node test/prepare.mjs`);
+  return path.join(extensions, found);
 }
 
 export function browser(): string {

@@ -22,6 +22,11 @@ export class Project {
     return existsSync(this.path(file));
   }
 
+  /** In bytes; 0 for a file that is not there. */
+  size(file: string): number {
+    return this.exists(file) ? this.bytes(file).length : 0;
+  }
+
   /** Every file with its bytes, so that two states of a project can be compared whole. */
   snapshot(): Record<string, string> {
     const names = readdirSync(this.folder, { recursive: true, encoding: "utf8" });

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import * as path from "node:path";
 import { chromium, type Browser, type Page } from "playwright-core";
 import { startCodeServer } from "./codeServer";
-import { browser, FAILURES, FIXTURES, python, type Editor } from "./places";
+import { browser, FAILURES, FIXTURES, installed, python, type Editor } from "./places";
 import { outlived } from "./processes";
 import { Project } from "./project";
 import { Workbench } from "./workbench";
@@ -18,17 +18,14 @@ export interface Wanted {
   readonly files: readonly string[];
   readonly settings?: Readonly<Record<string, unknown>>;
   readonly asksForTrust?: boolean;
-  /** Instead of the installed extension, such as none. */
-  readonly extensions?: string;
-  /** Appended to the page's address, given the server's host and port. */
-  readonly query?: (address: string) => string;
+  /** A bundle of extension tests, run in place of a user's session. */
+  readonly extensionTests?: string;
   readonly size?: { readonly width: number; readonly height: number };
   readonly beforeOpening?: (page: Page) => Promise<void>;
 }
 
 const BROWSER_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
 const WAIT_MS = 30_000;
-const EVIDENCE_WAIT_MS = 5_000;
 
 /** Opens the project in a real VS Code, does `body`, and leaves nothing behind; a failure leaves a picture. */
 export async function inVsCode(wanted: Wanted, body: (vs: Workbench, project: Project) => Promise<void>): Promise<void> {
@@ -49,14 +46,17 @@ export async function inVsCode(wanted: Wanted, body: (vs: Workbench, project: Pr
 async function withServer(
   wanted: Wanted, root: string, project: Project, body: (vs: Workbench, project: Project) => Promise<void>,
 ): Promise<void> {
+  const userData = path.join(root, "user");
   const server = await startCodeServer({
     editor: wanted.editor,
     folder: project.folder,
-    userData: path.join(root, "user"),
-    extensions: wanted.extensions ?? wanted.editor.extensions,
+    userData,
+    // Under test, the extension is loaded by the page's address.
+    extensions: wanted.extensionTests === undefined ? wanted.editor.extensions : path.join(root, "extensions"),
     cache: path.join(root, "cache"),
     settings: { "hiera.worker.interpreter": python(), "hiera.device": "none", ...wanted.settings },
     asksForTrust: wanted.asksForTrust ?? false,
+    runsExtensionTests: wanted.extensionTests !== undefined,
   });
   let chromiumBrowser: Browser | undefined;
   try {
@@ -72,12 +72,11 @@ async function withServer(
     await wanted.beforeOpening?.(page);
     const vs = new Workbench(page, wanted.editor);
     try {
-      const query = wanted.query?.(new URL(server.url).host) ?? "";
-      await page.goto(`${server.url}/?folder=${encodeURIComponent(project.folder)}${query}`);
+      await page.goto(address(wanted, server.url, project.folder));
       await body(vs, project);
     } catch (error) {
       const folder = path.join(FAILURES, `${wanted.name} (${wanted.editor.name})`.replaceAll(/[^\w ().-]/g, "_"));
-      await keepEvidence(folder, vs, project, { "server.log": server.output(), "console.log": consoleLines.join("\n") });
+      await keepEvidence(folder, vs, project, userData, { "server.log": server.output(), "console.log": consoleLines.join("\n") });
       throw new Error(`${String(error)}\nevidence: ${folder}`, { cause: error });
     }
   } finally {
@@ -86,19 +85,28 @@ async function withServer(
   }
 }
 
+function address(wanted: Wanted, url: string, folder: string): string {
+  const opened = `${url}/?folder=${encodeURIComponent(folder)}`;
+  if (wanted.extensionTests === undefined) return opened;
+  const remote = (file: string): string => `vscode-remote://${new URL(url).host}${file}`;
+  const payload = [
+    ["extensionDevelopmentPath", remote(installed(wanted.editor))],
+    ["extensionTestsPath", remote(wanted.extensionTests)],
+    ["skipWelcome", "true"],
+  ];
+  return `${opened}&payload=${encodeURIComponent(JSON.stringify(payload))}`;
+}
+
 async function keepEvidence(
-  folder: string, vs: Workbench, project: Project, logs: Readonly<Record<string, string>>,
+  folder: string, vs: Workbench, project: Project, userData: string, logs: Readonly<Record<string, string>>,
 ): Promise<void> {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });
   for (const [name, text] of Object.entries(logs)) writeFileSync(path.join(folder, name), text);
+  cpSync(path.join(userData, "logs"), path.join(folder, "logs"), { recursive: true });
   cpSync(project.folder, path.join(folder, "project"), { recursive: true });
-  vs.page.setDefaultTimeout(EVIDENCE_WAIT_MS);
   try {
     await vs.picture(path.join(folder, "failure.png"));
-    await vs.escape();
-    await vs.command("HIERA: Show Logs");
-    await vs.picture(path.join(folder, "log.png"));
   } catch (error) {
     writeFileSync(path.join(folder, "no-picture.txt"), String(error));
   }

@@ -30,9 +30,15 @@ export async function beginSearch(vs: Workbench, kernel: Kernel): Promise<void> 
   await progress(vs, kernel).waitFor();
 }
 
-/** Waits for the end of the search, and for the offer in the editor. */
-export async function offered(vs: Workbench, kernel: Kernel): Promise<void> {
+/** Waits for the end of the search, and for its result in the editor. */
+export async function ended(vs: Workbench, kernel: Kernel): Promise<void> {
   await progress(vs, kernel).waitFor({ state: "hidden", timeout: SEARCH_MS });
+  await vs.lens("HIERA: ").waitFor();
+}
+
+/** The same, with a candidate to accept. */
+export async function offered(vs: Workbench, kernel: Kernel): Promise<void> {
+  await ended(vs, kernel);
   await vs.lens("Accept").waitFor();
 }
 
