@@ -55,6 +55,7 @@ def evaluation_document(evaluation: Evaluation | None) -> dict[str, Any]:
         "speedup": timing.speedup if timing else None,
         "ci95": list(timing.ci95) if timing else None,
         "speedup_vs_compile": timing.speedup_vs_compile if timing else None,
+        "timing": codec.to_data(timing) if timing else None,
         "estimate_us": evaluation.estimate_us if evaluation else None,
         "verification": {
             "match": verification.match, "strict": verification.strict, "kernelbench": verification.kernelbench,

@@ -7,19 +7,22 @@ import asyncio
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.errors import ConfigError, InputError
+from contracts.errors import ConfigError, HieraError, InputError
 from engine import local, report
 from engine.agents import Situation
 from engine.agents.expert import ExpertAgent
 from engine.cli import common
 from engine.planning.catalog import load_catalog
-from engine.records import Candidate, Evaluation
+from engine.records import Candidate, Evaluation, Failure, Verification
 from engine.trajectory import Event, Job, Note, Trajectory, candidate_id
 
 ACCEPTED, REJECTED, COULD_NOT = 0, 1, 2
+READ = "read"  # The stage at which a file fails that is no text.
 
 
 def contract(arguments: argparse.Namespace) -> int:
@@ -55,27 +58,29 @@ def contract(arguments: argparse.Namespace) -> int:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    """Judge candidates: 0 all accepted, 1 one was rejected, 2 could not judge."""
+    """Judge candidates: 0 all accepted, 1 one was rejected, 2 one could not be judged."""
     trajectory = _judge(arguments, arguments.candidate or [], profile=False)
     for candidate in trajectory.candidates:
         print(_verdict(trajectory, candidate), file=sys.stderr if arguments.json == "-" else sys.stdout)
     common.write_json(arguments.json, report.document(trajectory))
-    accepted = [trajectory.accepted(candidate.id) for candidate in trajectory.candidates]
-    unjudged = [e for e in trajectory.evaluations.values() if _no_verdict(e)]
-    return COULD_NOT if unjudged else ACCEPTED if all(accepted) else REJECTED
+    return _status(trajectory)
 
 
 def profile(arguments: argparse.Namespace) -> int:
-    """Counters, bound, roofline position and the hottest source lines of one candidate."""
-    given = [arguments.candidate] if arguments.candidate else []
-    trajectory = _judge(arguments, given, profile=True)
+    """Counters, bound, roofline position and the hottest source lines of candidates; status as for `evaluate`."""
+    trajectory = _judge(arguments, arguments.candidate or [], profile=True)
     common.write_json(arguments.json, report.document(trajectory))
-    candidate = trajectory.candidates[0]
-    evaluation = trajectory.evaluations[candidate.id]
     if arguments.json != "-":
-        print(_verdict(trajectory, candidate))
-        print("\n".join(report.profile_lines(trajectory, evaluation)))
-    return ACCEPTED if trajectory.accepted(candidate.id) else REJECTED
+        for candidate in trajectory.candidates:
+            print(_verdict(trajectory, candidate))
+            print("\n".join(report.profile_lines(trajectory, trajectory.evaluations[candidate.id])))
+    return _status(trajectory)
+
+
+def _status(trajectory: Trajectory) -> int:
+    if any(_no_verdict(evaluation) for evaluation in trajectory.evaluations.values()):
+        return COULD_NOT
+    return ACCEPTED if all(trajectory.accepted(c.id) for c in trajectory.candidates) else REJECTED
 
 
 def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool) -> Trajectory:
@@ -85,7 +90,10 @@ def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool
         raise InputError("this is no contract folder", hint="make one with `hiera contract FILE --out DIR`",
                          file=job.file)
     paths = [Path(file) for file in files] or [Path(job.file) / "cuda_source.cu"]
-    sources = [(path, _read(path)) for path in paths]
+    sources = [_read(path) for path in paths]
+    if not any(source.text is not None for source in sources):
+        raise InputError(sources[0].problem, hint="check the path, or write the folder's cuda_source.cu",
+                         file=sources[0].path)
 
     async def main(_cancel: asyncio.Event) -> Trajectory:
         return await _evaluate(job, sources, profile)
@@ -93,7 +101,8 @@ def _judge(arguments: argparse.Namespace, files: Sequence[str], *, profile: bool
     return common.run(main, stop_at_once=True)
 
 
-async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]], profile: bool) -> Trajectory:
+async def _evaluate(job: Job, sources: Sequence[Source], profile: bool) -> Trajectory:
+    """Judge all: they are built side by side, judged one at a time, and none costs another its verdict."""
     services, trajectory = local.LocalServices(), Trajectory(run="")
 
     def apply(kind: str, value: object) -> None:
@@ -108,43 +117,93 @@ async def _evaluate(job: Job, sources: Sequence[tuple[Path, str]], profile: bool
         evaluator = await services.evaluator(job, task, device, workload, lambda text: apply("note", Note(text=text)))
         try:
             apply("baseline", await evaluator.baseline())
-            for path, text in sources:
-                candidate = Candidate(id=candidate_id(task.contract.id, text), source=text, round=0, author="user",
-                                      space=job.space or "cuda_libs_torch", title=path.name)
-                apply("candidate", candidate)
-                apply("evaluation", evaluation := await evaluator.evaluate(task.contract, candidate))
+            candidates = _candidates(job, task.contract.id, sources, apply)
+
+            async def one(candidate: Candidate) -> None:
+                evaluation = await evaluator.evaluate(task.contract, candidate)
                 if profile and evaluation.failure is None:
-                    apply("evaluation", await evaluator.profiled(task.contract, candidate, evaluation))
+                    evaluation = await evaluator.profiled(task.contract, candidate, evaluation)
+                apply("evaluation", evaluation)
+
+            async with asyncio.TaskGroup() as group:
+                for candidate in candidates:
+                    group.create_task(one(candidate))
+        except* HieraError as errors:
+            raise errors.exceptions[0] from None  # The machine cannot judge: one such error says it all.
         finally:
             await evaluator.close()
     return trajectory
 
 
+def _candidates(job: Job, contract_id: str, sources: Sequence[Source], apply: Callable[[str, object], None]
+                ) -> list[Candidate]:
+    """Every source is told as a candidate; those to judge are returned: readable ones, each text once."""
+    names = Counter(source.path.name for source in sources)
+    texts: dict[str, Candidate] = {}
+    for source in sources:
+        title = source.path.name if names[source.path.name] == 1 else str(source.path)
+        text = source.text if source.text is not None else f"unreadable: {source.path}"
+        identity = candidate_id(contract_id, text)
+        if identity in texts:
+            apply("note", Note(text=f"{title} has the same text as {texts[identity].title}"))
+            continue
+        texts[identity] = candidate = Candidate(id=identity, source=source.text or "", round=0, author="user",
+                                                space=job.space or "cuda_libs_torch", title=title)
+        apply("candidate", candidate)
+        if source.text is None:
+            apply("evaluation", Evaluation(candidate_id=identity, stage="proposed",
+                                           failure=Failure(stage=READ, reason=source.problem)))
+            del texts[identity]
+    return list(texts.values())
+
+
 def _verdict(trajectory: Trajectory, candidate: Candidate) -> str:
+    """One candidate in a line or a few: where, space, time, and how exact it is or why it was rejected."""
     evaluation = trajectory.evaluations[candidate.id]
     time, speedup = report.times(evaluation)
+    verification = evaluation.verification
+    error = _error_words(verification)
     if trajectory.accepted(candidate.id):
-        where = evaluation.verification.where if evaluation.verification else ""
-        return f"{candidate.title}: accepted ({where}), {time}, {speedup}"
+        where = verification.where if verification else ""
+        return f"{candidate.title}: accepted ({where}) in space {candidate.space}, {time}, {speedup}{error}"
     failure = evaluation.failure
+    if failure is not None and failure.stage == READ:
+        return f"{candidate.title}: {failure.reason}"
     reason = f"at {failure.stage}: {failure.reason}" if failure else report.why_not(trajectory, evaluation)
-    lines = [f"{candidate.title}: rejected {reason}"]
+    lines = [f"{candidate.title}: rejected in space {candidate.space} {reason}{error}"]
     if failure:
-        lines += [f"  line {error.line}: {error.message}" for error in failure.errors[:5]]
+        lines += [f"  line {at.line}: {at.message}" for at in failure.errors[:5] if at.line is not None]
     return "\n".join(lines)
 
 
+def _error_words(verification: Verification | None) -> str:
+    """How far the outputs are from fp64, in units of what fp32 itself is off by."""
+    worst = verification.metrics.get("rms_ratio") if verification else None
+    return "" if worst is None else f", error {worst:.3g} times fp32's own"
+
+
 def _no_verdict(evaluation: Evaluation) -> bool:
-    """True where the machine, not the candidate, was the trouble."""
+    """True where the machine or the file, not the kernel, was the trouble."""
+    if evaluation.failure is not None and evaluation.failure.stage == READ:
+        return True
     return evaluation.failure is None and evaluation.verification is None
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError("there is no such candidate", hint="check the path, or write the folder's cuda_source.cu",
-                         file=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the candidate cannot be read: {error}", hint="give a UTF-8 text file", file=path) from None
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A candidate's file: its text, or why it has none."""
 
+    path: Path
+    text: str | None
+    problem: str = ""
+
+
+def _read(path: Path) -> Source:
+    try:
+        return Source(path, path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Source(path, None, "there is no such candidate")
+    except UnicodeDecodeError:
+        return Source(path, None, "the candidate is not UTF-8 text")
+    except OSError as error:
+        return Source(path, None, f"the candidate cannot be read: {error.strerror}")

@@ -65,12 +65,16 @@ def _contract(commands: argparse._SubParsersAction) -> None:
 def _evaluate(commands: argparse._SubParsersAction) -> None:
     add = _command(commands, "evaluate", "judge:evaluate", "judge candidates against a contract folder")
     add.add_argument("file", metavar="DIR", help="contract folder")
-    add.add_argument("--candidate", action="append", metavar="FILE", help="a cuda_source.cu (default: the folder's)")
-    _judging(add)
-    add.add_argument("--json", metavar="FILE", help="write the evidence as JSON; - for stdout")
-    add = _command(commands, "profile", "judge:profile", "counters, bound and hottest source lines of a candidate")
+    _candidates(add)
+    add = _command(commands, "profile", "judge:profile", "counters, bound and hottest source lines of candidates")
     add.add_argument("file", metavar="DIR", help="contract folder")
-    add.add_argument("--candidate", metavar="FILE", help="a cuda_source.cu (default: the folder's)")
+    _candidates(add)
+
+
+def _candidates(add: argparse.ArgumentParser) -> None:
+    add.add_argument("--candidate", action="append", metavar="FILE",
+                     help="a cuda_source.cu; may be given several times (default: the folder's)")
+    add.add_argument("--space", choices=SPACES, help="what candidates may use (default cuda_libs_torch)")
     _judging(add)
     add.add_argument("--json", metavar="FILE", help="write the evidence as JSON; - for stdout")
 
