@@ -12,7 +12,9 @@ from contracts.tensors import TensorSpec
 from engine import nvml, processes
 from engine.evaluate import gpu_lock
 from engine.evaluate.checks import Ledger
+from engine.evaluate.local import EMULATED_LIMITS
 from engine.evaluate.measure import Effort, Timer
+from engine.evaluate.trials import Limits
 from engine.records import Device
 from tests.fake_nvml import CARD, device, library, say  # noqa: F401 - fixtures.
 
@@ -108,3 +110,9 @@ async def test_our_own_workers_and_the_unseen_are_no_strangers(say, tmp_path, mo
     finally:
         asking.cancel()
         await worker.close()
+
+
+@pytest.mark.parametrize(("reference_s", "limit_s"), [(0.002, 15.0), (0.1, 30.0), (5.0, 60.0)])
+def test_an_endless_call_costs_what_the_reference_explains(reference_s, limit_s):
+    assert EMULATED_LIMITS.call_limit_s(reference_s) == pytest.approx(limit_s)
+    assert Limits(call_s=3.0).call_limit_s(reference_s) == 3.0

@@ -40,7 +40,8 @@ GPU_SHARE, HELD_SETS = 0.4, 5
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
 RETIME_LIMITS = Limits(search_s=2.0, perturbations=2)
-EMULATED_LIMITS = Limits(search_s=12.0, call_s=60.0, perturbations=4, repeats=2)
+EMULATED_LIMITS = Limits(
+    search_s=12.0, call_s=60.0, least_call_s=15.0, call_factor=300.0, perturbations=4, repeats=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,9 @@ class Limits:
 
     Attributes:
         search_s: Wall time after which optional trials are left out.
-        call_s: Longest a single call may take.
+        call_s: Longest a single call may take, whatever the reference took.
+        least_call_s: What a call may take in any case: first calls load modules and start libraries.
+        call_factor: Between the two, this many times what the judge needed for the reference.
         calls_s: Longest all calls of one verification may take together.
         judge_s: Longest a reference run may take.
         perturbations: One-element changes at most.
@@ -42,12 +44,18 @@ class Limits:
 
     search_s: float = 2.0
     call_s: float = 20.0
+    least_call_s: float = 20.0
+    call_factor: float = 100.0
     calls_s: float = 120.0
     judge_s: float = 300.0
     perturbations: int = 8
     repeats: int = 3
     trials: int = 5
     held: int = 3
+
+    def call_limit_s(self, reference_s: float) -> float:
+        """What a call may take where the judge needed `reference_s` for the reference: an endless loop costs that."""
+        return min(self.call_s, max(self.least_call_s, self.call_factor * reference_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
