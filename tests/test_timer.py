@@ -66,8 +66,8 @@ async def test_blocks_come_as_quads():
 
 
 async def test_an_unsteady_period_is_taken_again_and_told():
-    # Doubles over the first period, then holds still.
-    found, order = await timed(lambda _side, number: 100.0 * 1.08 ** min(number, 14))
+    # Grows over the first period, then holds still.
+    found, order = await timed(lambda _side, number: 100.0 * 1.08 ** min(number, 9))
     assert order.endswith("rccr" * 8)
     assert any(note.startswith("timed twice: at first the same kernel took +") for note in found.notes)
     assert not any("not steady" in note for note in found.notes)
