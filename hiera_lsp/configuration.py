@@ -12,7 +12,7 @@ from pygls import uris
 from pygls.exceptions import JsonRpcException
 
 from hiera_lsp.session import Session
-from hiera_lsp.settings import project_settings, read_settings
+from hiera_lsp.settings import nearest_project, project_settings, read_settings
 
 if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
@@ -50,6 +50,16 @@ async def pull(server: HieraServer, session: Session) -> None:
         done.set_result(None)
 
 
+def opened(server: HieraServer, session: Session, uri: str) -> None:
+    """A project inside of a folder, or one that no folder holds, has settings of its own, as on the command line."""
+    path = uris.to_fs_path(uri) if uri.startswith("file:") else None
+    folder = session.folder_of(uri)
+    project = nearest_project(Path(path), Path(folder) if folder else None) if path else None
+    if project is not None and str(project) != folder and str(project) not in session.settings:
+        session.projects.add(str(project))
+        _apply(server, session, str(project), session.sections.get(folder, session.options))
+
+
 async def settled(session: Session) -> None:
     """Wait until settings that are under way are there, so that a job gets those that its user sees."""
     if session.pulls:
@@ -59,10 +69,11 @@ async def settled(session: Session) -> None:
 async def _pull(server: HieraServer, session: Session) -> None:
     folders = list(server.workspace.folders.values())
     paths = ["", *(uris.to_fs_path(folder.uri) or "" for folder in folders)]
-    for left in set(session.settings) - set(paths):
+    session.projects -= set(paths)
+    for left in set(session.settings) - set(paths) - session.projects:
         del session.settings[left]
     if not session.client.configuration:
-        for path in paths:
+        for path in [*paths, *session.projects]:
             _apply(server, session, path, session.options)
         return
     items = [types.ConfigurationItem(section=SECTION)]
@@ -77,6 +88,9 @@ async def _pull(server: HieraServer, session: Session) -> None:
     for path, answer in zip(paths, answers, strict=False):
         # A client that knows nothing of the section answers null; what it said at the start still holds.
         _apply(server, session, path, answer or session.options)
+    for project in session.projects:
+        above = max((path for path in paths if path and Path(project).is_relative_to(path)), key=len, default="")
+        _apply(server, session, project, session.sections.get(above, session.options))
 
 
 def watch(server: HieraServer, session: Session) -> None:
@@ -113,6 +127,7 @@ async def changed(server: HieraServer, session: Session, params: types.DidChange
 
 
 def _apply(server: HieraServer, session: Session, folder: str, section: Any) -> None:
+    session.sections[folder] = section
     base, warnings = project_settings(Path(folder)) if folder else (None, ())
     session.settings[folder], more = read_settings(section, base)
     for warning in (*warnings, *more):

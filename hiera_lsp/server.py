@@ -152,6 +152,7 @@ def _warm() -> None:
 def _documents(server: HieraServer) -> None:
     @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def on_open(params: types.DidOpenTextDocumentParams) -> None:
+        configuration.opened(server, server.session, params.text_document.uri)
         server.publisher.opened(params.text_document.uri)
 
     @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)

@@ -107,7 +107,9 @@ class Session:
     Attributes:
         trusted: False refuses to run anything of the user's.
         options: The `hiera` section that the client gave last without being asked.
-        settings: Per workspace folder path; the empty key holds where no folder fits.
+        settings: Per path of a workspace folder or of a project in one; the empty key holds where none fits.
+        sections: What the editor gave for each of them.
+        projects: Those that are no workspace folders.
         warned: Setting warnings already shown.
         pulls: Questions for settings that the client has not answered yet.
     """
@@ -118,13 +120,15 @@ class Session:
     results: Results = field(default_factory=Results)
     jobs: Jobs = field(default_factory=lambda: Jobs(os.environ))
     settings: dict[str, Settings] = field(default_factory=dict)
+    sections: dict[str, Any] = field(default_factory=dict)
+    projects: set[str] = field(default_factory=set)
     options: Any = None
     warned: set[str] = field(default_factory=set)
     secrets: dict[str, str] = field(default_factory=dict)
     pulls: set[asyncio.Future[None]] = field(default_factory=set)
 
     def folder_of(self, uri: str) -> str:
-        """The workspace folder a document belongs to: the deepest that holds it, or the empty key."""
+        """The workspace folder or project a document belongs to: the deepest that holds it, or the empty key."""
         path = uris.to_fs_path(uri) or ""
         inside = [folder for folder in self.settings if folder and Path(path).is_relative_to(folder)]
         return max(inside, key=len, default="")

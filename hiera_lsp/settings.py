@@ -97,6 +97,23 @@ def read_settings(data: Any, base: Settings | None = None) -> tuple[Settings, tu
     return settings, tuple(warnings)
 
 
+def nearest_project(file: Path, limit: Path | None) -> Path | None:
+    """The nearest folder above `file`, up to `limit`, whose files may hold settings of ours; None without one."""
+    for folder in file.parents:
+        if (folder / "hiera.toml").is_file() or "hiera" in _text_of(folder / "pyproject.toml"):
+            return folder
+        if folder == limit:
+            return None
+    return None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def project_settings(folder: Path) -> tuple[Settings, tuple[str, ...]]:
     """Settings of `[tool.hiera]` in pyproject.toml or of hiera.toml; the editor's own win over them."""
     settings, warnings = Settings(), ()

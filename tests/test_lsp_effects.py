@@ -117,6 +117,25 @@ async def test_each_folder_has_its_own_settings(tmp_path: Path, start) -> None:
     assert (await asked(client, tmp_path, client.open(paths[1]), "B"))["python"] == "/new/python"
 
 
+async def test_a_project_inside_of_a_folder_or_outside_of_all_has_its_own_settings(tmp_path: Path, start) -> None:
+    whole, part, lone = tmp_path / "whole", tmp_path / "whole" / "part", tmp_path / "lone"
+    paths = [module(folder, name) for folder, name in ((whole, "A"), (part, "B"), (lone, "C"))]
+    (whole / "hiera.toml").write_text('space = "cuda"\n')
+    (part / "pyproject.toml").write_text('[tool.hiera]\npreset = "quick"\nspace = "cuda_libs"\n')
+    (lone / "hiera.toml").write_text('preset = "huge"\nprecision = "strict"\n')
+    client = await start(folders=(whole,))
+    client.scoped = {whole.as_uri(): {"space": "cuda_libs_torch"}}
+    for _ in range(2):  # Before and after the client's settings came again.
+        told = [await asked(client, tmp_path, client.open(path), name) for path, name in zip(paths, "ABC", strict=True)]
+        assert [t["preset"] for t in told] == ["normal", "quick", "normal"]
+        assert [t["space"] for t in told] == ["cuda_libs_torch", "cuda_libs_torch", None]
+        assert [t["precision"] for t in told] == ["match", "match", "strict"]
+        client.notify("workspace/didChangeConfiguration", {"settings": None})
+    warnings = [n["params"]["message"] for n in client.notifications if n["method"] == "window/showMessage"]
+    assert len(warnings) == 1
+    assert "'huge'" in warnings[0]
+
+
 async def test_a_key_from_the_editors_store_reaches_its_job_alone(tmp_path: Path, start) -> None:
     client = await start(options={"agent": "llm", "llm": {"keyVariable": "MY_KEY", "baseUrl": "http://127.0.0.1:1/v1"}})
     client.settings = {"agent": "llm", "llm": {"keyVariable": "MY_KEY", "baseUrl": "http://127.0.0.1:1/v1"}}
