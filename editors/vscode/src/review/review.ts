@@ -17,6 +17,8 @@ export interface Reviewed extends Site {
   readonly line: number;
 }
 
+const WRITTEN_SHOWN_MS = 10_000;
+
 export class Review implements vscode.Disposable {
   private readonly reviewed = new Map<string, Reviewed>();
   private readonly changes = new vscode.EventEmitter<void>();
@@ -122,9 +124,13 @@ export class Review implements vscode.Disposable {
 
   private async apply(command: string, site: Site): Promise<void> {
     const dirty = new Set(vscode.workspace.textDocuments.filter((document) => document.isDirty));
-    const { applied, reason } = await this.client.command<Applied>(command, site);
+    const { applied, reason, folder } = await this.client.command<Applied>(command, site);
     if (!applied) throw new Error(`the files were not changed${reason ? `: ${reason}` : ""}`);
     await saveChanged(dirty);
+    if (folder !== undefined) {
+      const where = vscode.workspace.asRelativePath(folder);
+      vscode.window.setStatusBarMessage(`$(check) HIERA: the kernel is in ${where}`, WRITTEN_SHOWN_MS);
+    }
     this.client.resultsChanged();
   }
 

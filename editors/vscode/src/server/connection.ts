@@ -220,7 +220,10 @@ export class Connection implements HieraClient, vscode.Disposable {
   }
 }
 
-/** What this client shows itself. */
+/**
+ * What this client shows itself, and what it leaves to the server: a workspace edit that creates files opens each of
+ * them in a tab, and in VS Code an undo in the module does not take such an edit back.
+ */
 function abilities(): Pick<DynamicFeature<unknown>, "fillClientCapabilities" | "getState" | "clear"> & { initialize(): void } {
   return {
     fillClientCapabilities: (capabilities) => {
@@ -228,6 +231,8 @@ function abilities(): Pick<DynamicFeature<unknown>, "fillClientCapabilities" | "
         serverStatusNotification: true,
         commands: { commands: ["hiera.showDiff", "hiera.showExplanation"] },
       };
+      const edit = capabilities.workspace?.workspaceEdit;
+      if (edit !== undefined) edit.resourceOperations = [];
     },
     initialize: () => undefined,
     getState: () => ({ kind: "static" }),

@@ -75,6 +75,8 @@ export interface Comparison {
 export interface Applied {
   readonly applied: boolean;
   readonly reason?: string | null;
+  /** The folder that the server wrote. */
+  readonly folder?: string;
 }
 
 /** The scheme of candidates' texts: `hiera-candidate:/RUN/CANDIDATE/NAME.cu`. */
