@@ -40,6 +40,10 @@ async function createLogger(name, file) {
   return new Logger("", name, file);
 }
 
-module.exports = {
-  version: 0, Logger, setLevel() {}, setFlushOn() {}, createRotatingLogger: createLogger, createAsyncRotatingLogger: createLogger,
-};
+// One by one, so that they can be imported by name.
+exports.version = 0;
+exports.Logger = Logger;
+exports.setLevel = () => {};
+exports.setFlushOn = () => {};
+exports.createRotatingLogger = createLogger;
+exports.createAsyncRotatingLogger = createLogger;
