@@ -17,8 +17,8 @@ const run = document.documentElement.dataset.run;
 const keep = () => api.setState({ run, top: window.scrollY, open: [...document.querySelectorAll("details[open][id]")].map((one) => one.id) });
 const unfold = (ids) => { for (const id of ids) document.getElementById(id)?.setAttribute("open", ""); };
 const known = api.getState();
-if (known?.run === run) { unfold(known.open); window.scrollTo(0, known.top); }
-keep();
+// A page that only waits has nothing to unfold or to scroll, and must not forget what the report will want.
+if (known?.run === run) { unfold(known.open); window.scrollTo(0, known.top); } else keep();
 let timer;
 const soon = () => { clearTimeout(timer); timer = setTimeout(keep, 200); };
 window.addEventListener("scroll", soon, { passive: true });
