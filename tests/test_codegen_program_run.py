@@ -107,6 +107,20 @@ def test_convolutions_norms_and_pools_with_statistics_in_both_formats(lab):
         lab.check(Residual(), [torch.randn(2, 3, 12, 12)], choices={"layout": layout})
 
 
+def test_format_copies_and_packed_weights_are_own_kernels(lab):
+    """In the network, around a lone convolution, in three dimensions, with groups, transposed."""
+    for module, shape in (
+        (Residual(), (2, 3, 12, 12)), (nn.Conv2d(20, 36, 3, bias=False), (2, 20, 9, 40)),
+        (nn.Sequential(nn.ConvTranspose3d(34, 18, 3, groups=2), nn.GELU()), (1, 34, 3, 4, 17)),
+    ):
+        inputs = [torch.randn(shape)]
+        program = lab.check(module.eval(), inputs, choices={"layout": "channels_last", "weights": "packed"})
+
+        assert any("pack_weights" in name for name in program.kernels)
+        assert any(name.endswith("_copy") for name in program.kernels)
+        assert ".contiguous(at::MemoryFormat" not in program.source
+
+
 def test_one_call_an_operator_is_right_too(lab):
     lab.check(Residual(), [torch.randn(2, 3, 12, 12)], choices={"fusion": "none"})
 

@@ -145,19 +145,28 @@ class ExternWriter:
             code.tunables += self._kernel_tunable(node, "aten")
         return code
 
-    def _converted(self, node: Node, code: ExternCode) -> Node:
-        """The convolution with its input in channels-last order, converted once where it is not."""
-        value = node.args["input"]
-        assert isinstance(value, Ref)
-        if self.layouts[value.name].is_channels_last:
-            return node
+    def twin_to_make(self, node: Node) -> tuple[str, str] | None:
+        """The input of a channels-last convolution, and the name of its copy in that order, where none is there yet."""
+        value = node.args.get("input")
+        if self._means(node) != "aten" or not self.formats.converts(node) or not isinstance(value, Ref):
+            return None
         twin = f"{value.name}_channels_last"
-        if twin not in self.values:
-            self.values[twin] = self.values[value.name]
-            order = memory_format(self.values[value.name])
-            code.host_code.append(
-                f"at::Tensor {self.names(twin)} = {self.names(value.name)}.contiguous({order});")
-        return dataclasses.replace(node, args={**node.args, "input": Ref(twin)})
+        return None if self.layouts[value.name].is_channels_last or twin in self.values else (value.name, twin)
+
+    def _converted(self, node: Node, code: ExternCode) -> Node:
+        """The convolution with its input and weight in channels-last order, converted once where they are not."""
+        for argument in ("input", "weight"):
+            value = node.args[argument]
+            assert isinstance(value, Ref)
+            twin = f"{value.name}_channels_last"
+            if argument == "input" and self.twin_to_make(node):
+                self.values[twin] = self.values[value.name]
+                order = memory_format(self.values[value.name])
+                code.host_code.append(
+                    f"at::Tensor {self.names(twin)} = {self.names(value.name)}.contiguous({order});")
+            if twin in self.values:
+                node = dataclasses.replace(node, args={**node.args, argument: Ref(twin)})
+        return node
 
     def _product(self, node: Node, means: str) -> ExternCode:
         out = node.out

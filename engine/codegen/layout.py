@@ -1,6 +1,6 @@
 """Memory formats over the whole graph: whether convolutions run on channels-last tensors.
 
-Weights are converted by the library inside the call, so that they may change between calls.
+Weights are converted in each call, by the library or by one launch for all of them, so that they may change.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Formats:
     Attributes:
         channels_last: True when convolutions of this program run on channels-last tensors.
         wanted: Values that such a convolution reads; whoever makes them should make them in this format.
+        results: Values that such a convolution makes.
+        packed: Weights that one launch puts into this format.
     """
 
     def __init__(self, graph: Graph, recipe: Recipe, flags: Mapping[str, bool]) -> None:
@@ -41,16 +43,35 @@ class Formats:
         chosen = recipe.choices.get("layout", self._default)
         self.channels_last = applies and chosen == "channels_last"
         self.wanted = frozenset(_input(node) for node in self._nodes) if self.channels_last else frozenset()
+        self.results = frozenset(node.out for node in self._nodes) if self.channels_last else frozenset()
+        packed = recipe.choices.get("weights", "inside") == "packed"
+        self.packed = self._packable() if packed else ()
+
+    def _packable(self) -> tuple[str, ...]:
+        """Weights whose order changes, and that the caller gives as they are."""
+        given = set(self._graph.inputs)
+        found = {}
+        for node in self._nodes if self.channels_last else ():
+            name = _weight(node)
+            spec = self._graph.values[name]
+            plain = name in given and spec.is_contiguous and spec.dtype == "float32"
+            if plain and not spec.is_channels_last:
+                found[name] = None
+        return tuple(found)
 
     def tunables(self) -> list[Tunable]:
-        """The choice, where there is one."""
+        """The choices, where there are any."""
         if not self._applies:
             return []
+        packing = [Tunable(
+            key="weights", direction="M", values=("inside", "packed"), weight=0.2,
+            meaning="weights put into channels-last order by each library call, or by one launch for all",
+        )] if self._packable() else []
         other = "contiguous" if self._default == "channels_last" else "channels_last"
         return [Tunable(
             key="layout", direction="M", values=(self._default, other), weight=1.0,
             meaning="memory format in which convolutions and the kernels between them keep images",
-        )]
+        ), *packing]
 
     def converts(self, node: Node) -> bool:
         """True for a convolution whose input must be channels-last."""

@@ -10,7 +10,7 @@ import re
 
 from contracts.contract import Contract, Variant
 from contracts.cuda_adaptor import host_signature, returns_of
-from engine.codegen import CannotWrite, Program, Recipe, cpp, text
+from engine.codegen import CannotWrite, Program, Recipe, cpp, recorded, text
 from engine.codegen.products import template_text
 from engine.codegen.variant import LONG_FUNCTION, UNOPTIMISED, VariantText, write_variant
 from engine.records import Device
@@ -24,11 +24,18 @@ def write_program(contract: Contract, recipe: Recipe, device: Device) -> Program
     """
     parts = [_variant(contract, variant, recipe, device) for variant in contract.variants]
     single = len(parts) == 1
+    launches = max(len(part.kernels) + len(part.library_calls) + len(part.torch_calls) for part in parts)
+    record = recorded.tunable(contract, launches, tuple(call for part in parts for call in part.torch_calls))
+    replays = recorded.chosen(recipe, record)
+    if replays:
+        for part, variant in zip(parts, contract.variants, strict=True):
+            part.text += "\n" + "\n".join(
+                piece for line in recorded.function(contract, variant).split("\n") for piece in text.wrapped(line))
     functions = [
         part.text if single else f"namespace {name} {{\n\n{part.text}\n}}  // namespace {name}\n"
         for part, name in zip(parts, _namespaces(contract), strict=True)
     ]
-    entry = _entry(contract, parts)
+    entry = _entry(contract, parts, f"{contract.name}_{'replayed' if replays else 'variant'}")
     body = "\n".join([*functions, entry])
     device_helpers = _device_helpers(parts)
     helpers = text.host_helpers(
@@ -38,10 +45,13 @@ def write_program(contract: Contract, recipe: Recipe, device: Device) -> Program
     pieces = [
         template_text([name for part in parts for name in part.templates]),
         *dict.fromkeys(piece for part in parts for piece in part.library_text),
+        *([recorded.RECORDING] if replays else []),
     ]
     includes = _includes("\n".join([device_helpers, helpers, *pieces, body]))
     sections = [text.header(contract, recipe, notes), includes, device_helpers, helpers, *pieces, body]
     tunables = {tunable.key: tunable for part in reversed(parts) for tunable in part.tunables}
+    if record is not None:
+        tunables[record.key] = record
     return Program(
         source="\n".join(section for section in sections if section),
         tunables=tuple(sorted(tunables.values(), key=lambda t: (-t.weight, t.key))),
@@ -78,6 +88,8 @@ def _device_helpers(parts: list[VariantText]) -> str:
 
 def _includes(body: str) -> str:
     lines = ["#include <torch/extension.h>"]
+    if "at::cuda::CUDAGraph" in body:
+        lines += ["#include <ATen/cuda/CUDAGraph.h>", "#include <memory>", "#include <mutex>"]
     if "CUDAGuard" in body:
         lines.append("#include <c10/cuda/CUDAGuard.h>")
     if "getCurrentCUDAStream" in body:
@@ -100,11 +112,11 @@ def _includes(body: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(contract: Contract, parts: list[VariantText]) -> str:
-    return "\n".join(piece for line in _entry_lines(contract, parts) for piece in text.wrapped(line))
+def _entry(contract: Contract, parts: list[VariantText], function: str) -> str:
+    return "\n".join(piece for line in _entry_lines(contract, parts, function) for piece in text.wrapped(line))
 
 
-def _entry_lines(contract: Contract, parts: list[VariantText]) -> list[str]:
+def _entry_lines(contract: Contract, parts: list[VariantText], function: str) -> list[str]:
     tensors = contract.tensor_arguments
     checks = [_checks(contract, variant, "  ") for variant in contract.variants]
     separate: list[str] = []
@@ -127,7 +139,6 @@ def _entry_lines(contract: Contract, parts: list[VariantText]) -> list[str]:
     if first is not None:
         lines.append(f"  const c10::cuda::CUDAGuard device_guard({first}.device());")
     call = ", ".join(argument.name for argument in tensors)
-    function = f"{contract.name}_variant"
     if len(parts) == 1:
         lines += checks[0]
         return [*lines, f"  return {function}({call});", "}", ""]

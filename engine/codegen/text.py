@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from contracts.contract import Contract
 from engine.codegen import Recipe
+from engine.codegen.format_copies import PACK_WEIGHTS
 
 # Each helper is pasted only where a source calls it.
 HOST_HELPERS: dict[str, str] = {
@@ -154,6 +155,7 @@ static void update_arguments(std::initializer_list<std::pair<at::Tensor, at::Ten
   }
 }
 """,
+    "pack_weights": PACK_WEIGHTS,
     "release": """\
 // Gives tensors back to the allocator before the function ends: work on the stream that reads them keeps its order.
 template <typename... Tensors>

@@ -14,10 +14,11 @@ from engine.codegen import CannotWrite, Recipe, Tunable, cpp
 from engine.codegen.aliasing import alias_roots
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
+from engine.codegen.format_copies import write_format_copy
 from engine.codegen.layout import Formats, with_channels_last
-from engine.codegen.prepare import prepare, program_tunables
+from engine.codegen.prepare import fuses, prepare, program_tunables
 from engine.codegen.prims import NotFusibleError
-from engine.codegen.regions import Region, extern_nodes
+from engine.codegen.regions import KernelText, Region, RegionCode, extern_nodes
 from engine.codegen.same_kernels import SameKernels, launched_as, shared_product
 from engine.codegen.simplify import simplify
 from engine.codegen.text import wrapped
@@ -117,6 +118,7 @@ class _VariantWriter:
 
     def write(self) -> VariantText:
         """Everything, in order."""
+        self._pack_weights()
         steps = list(self._ordered())
         last_use = self._last_uses(steps)
         for index, step in enumerate(steps):
@@ -192,6 +194,9 @@ class _VariantWriter:
         for temporary in code.temporaries:
             spec = TensorSpec.contiguous(temporary.dtype, (temporary.numel,))
             self.lines.append(f"at::Tensor {temporary.name} = {allocation(spec, self._options())};")
+        self._launch(code)
+
+    def _launch(self, code: RegionCode) -> None:
         same = self.same_kernels.replaced(code.kernels)
         self.device_code += [f"{kernel.text}\n" for kernel in code.kernels if kernel.name not in same]
         self.lines += launched_as(code.host_code, same)
@@ -202,7 +207,38 @@ class _VariantWriter:
         self.result.kernels += [same.get(kernel.name, kernel.name) for kernel in code.kernels]
         self.result.notes += code.notes
 
+    def _pack_weights(self) -> None:
+        """All weights that convolutions read in channels-last order, in one launch."""
+        pairs = []
+        for name in self.formats.packed:
+            twin = f"{name}_channels_last"
+            spec = with_channels_last(self.graph.values[name])
+            self.externs.values[twin] = self.layouts[twin] = spec
+            self.lines.append(f"at::Tensor {self.names(twin)} = {allocation(spec, self._options())};")
+            pairs.append(f"{{{self.names(name)}, {self.names(twin)}}}")
+        if pairs:
+            self.lines.append(f"pack_weights({{{', '.join(pairs)}}}, stream);")
+            self.result.kernels.append("pack_weights_kernel")
+
+    def _write_copy(self, value: str, twin: str, target: TensorSpec) -> None:
+        """An own kernel copies `value` into `twin`, which lies in memory as `target` says."""
+        source, names = self.layouts[value], {v: self.names(v) for v in (value, twin)}
+        if value not in self.made_by_kernels and value not in self.graph.inputs:
+            self.lines.append(f"{names[value]} = with_strides({names[value]}, {cpp.sizes(source.stride)});")
+        kernel = write_format_copy(value, twin, source, target, names=names, choices=self.recipe.choices,
+                                   device=self.device)
+        self.layouts[twin] = target
+        self.lines.append(f"at::Tensor {names[twin]} = {allocation(target, self._options())};")
+        self._launch(RegionCode(
+            kernels=(KernelText(name=kernel.name, text=kernel.text, identifiers=kernel.identifiers),),
+            helpers=kernel.helpers, host_code=kernel.host, tunables=kernel.tunables))
+
     def _write_extern(self, node: Node) -> None:
+        twin = self.externs.twin_to_make(node) if fuses(self.recipe) else None
+        if twin is not None:
+            target = with_channels_last(self.layouts[twin[0]])
+            self._write_copy(*twin, target)
+            self.externs.values[twin[1]] = target
         made = [name for name in node.outputs if name is not None]
         if self.externs.is_own(node):
             self._pin_output_layouts(made)
@@ -238,6 +274,10 @@ class _VariantWriter:
                 results.append(f"fresh_copy({own}, {stride})")
             elif value.name in self.made_by_kernels and self.layouts[value.name].stride == spec.stride:
                 results.append(own)
+            elif self._crosses_formats(value.name, spec):
+                twin = f"{value.name}_result"
+                self._write_copy(value.name, twin, spec)
+                results.append(self.names(twin))
             else:
                 results.append(f"with_strides({own}, {stride})")
             used_roots.add(root)
@@ -257,6 +297,11 @@ class _VariantWriter:
         if not kept:
             return
         self.lines.append(f"return {kept[0]};" if len(kept) == 1 else f"return {{{', '.join(kept)}}};")
+
+    def _crosses_formats(self, value: str, wanted: TensorSpec) -> bool:
+        """True for a library's channels-last result that leaves contiguous, where own kernels are welcome."""
+        return fuses(self.recipe) and value in self.formats.results and wanted.is_contiguous and (
+            not self.layouts[value].is_contiguous)
 
     def _update_statistics_in_place(self) -> None:
         """Let batch norm write the argument's running statistics, where nothing else reads either version."""

@@ -39,6 +39,9 @@ _BLOCKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("cooperative launches", r"\bcudaLaunch(?:CooperativeKernel|KernelEx)\w*"),
         ("coalesced groups", r"\bcoalesced_threads\s*\(|\bbinary_partition\b|\blabeled_partition\b"),
         ("CUDA graphs", r"\bcudaGraph\w+|\bcudaStreamBeginCapture\b"),
+        # Kernels are recorded and replayed; what runs inside a library is not.
+        ("CUDA graphs of library calls",
+         r"\bCUDAGraph\b[\s\S]*?\b(?:cublas[A-Z]\w+\(|at::(?!empty|cuda\b|k[A-Z])[a-z_]\w*\(|copy_\()"),
         ("textures or surfaces", r"\btex[123]D\w*\s*[<(]|\bsurf[123]D\w*\s*[<(]|\bcudaTextureObject_t\b"),
         ("TMA or wgmma", r"\bCUtensorMap\b|\bcuTensorMap\w+|\bwgmma\b"),
         ("8-bit floating point", r"\b__nv_fp8_|#\s*include\s*[<\"]cuda_fp8"),

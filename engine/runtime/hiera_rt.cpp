@@ -113,13 +113,26 @@ API void hm_from_blob(void* data, const int64_t* sizes, const int64_t* strides, 
 }
 
 // torch's CUDA half is not linked: the same library serves a CPU-only torch, where there is no stream.
+static void* cuda_function(const char* name) {
+  static void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+  return library ? dlsym(library, name) : nullptr;
+}
 API void* hm_cuda_stream(int device) {
   using Get = int (*)(int32_t, void**);
-  static const Get get = [] {
-    void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
-    return library ? reinterpret_cast<Get>(dlsym(library, "aoti_torch_get_current_cuda_stream")) : Get(nullptr);
-  }();
+  static const Get get = reinterpret_cast<Get>(cuda_function("aoti_torch_get_current_cuda_stream"));
   void* stream = nullptr;
   if (get) get(device, &stream);
   return stream;
+}
+API void* hm_open_stream_guard(void* stream, int device) {
+  using Open = int (*)(void*, int32_t, void**);
+  static const Open open = reinterpret_cast<Open>(cuda_function("aoti_torch_create_cuda_stream_guard"));
+  void* guard = nullptr;
+  if (open) open(stream, device, &guard);
+  return guard;
+}
+API void hm_close_stream_guard(void* guard) {
+  using Close = int (*)(void*);
+  static const Close close = reinterpret_cast<Close>(cuda_function("aoti_torch_delete_cuda_stream_guard"));
+  if (close && guard) close(guard);
 }

@@ -2,9 +2,15 @@
 #pragma once
 #include "warp.h"
 
+namespace hiera_emu {
+// A loop that waits for another block must stay a loop: the compiler may not conclude that nothing changes.
+inline void read_again() { asm volatile("" ::: "memory"); }
+}  // namespace hiera_emu
+
 #define HIERA_EMU_ATOMIC(name, expression)                \
     template <typename T, typename U>                     \
     T name(T* address, U operand) {                       \
+        hiera_emu::read_again();                          \
         T old = *address;                                 \
         T value = static_cast<T>(operand);                \
         *address = static_cast<T>(expression);            \
@@ -32,6 +38,7 @@ HIERA_EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 
 template <typename T, typename U, typename V>
 T atomicCAS(T* address, U expected, V desired) {
+    hiera_emu::read_again();
     T old = *address;
     if (old == static_cast<T>(expected)) *address = static_cast<T>(desired);
     return old;

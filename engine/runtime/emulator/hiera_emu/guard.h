@@ -62,7 +62,7 @@ inline double limit_seconds() { return environment_number("HIERA_EMU_LIMIT_S", k
         die(place + "did not end within " + limit + " s of CPU time; a loop never ends or waits for another block");
     }
     if (fault.signal == SIGFPE) die(place + "integer division by zero");
-    if (fault.signal == SIGILL) die(place + "reached a trap");
+    if (fault.signal == SIGILL) die(place + "reached a trap, or read a vector at an address that is no multiple of its size");
     die(place + "invalid memory access" + address);
 }
 

@@ -2,6 +2,7 @@
 //
 // HIERA_EMU_ORDER=reversed runs blocks, warps and lanes backwards. A result that changes is a race.
 #pragma once
+#include <functional>
 #include <type_traits>
 
 #include "guard.h"
@@ -100,6 +101,9 @@ inline void run_grid(dim3 grid, dim3 threads, size_t shared, void (*entry)(void*
     statistics.threads += blocks * block.size;
 }
 
+// Where launches go that a CUDA graph records instead of running them.
+inline std::vector<std::function<void()>>* recorder = nullptr;
+
 template <typename Kernel>
 struct Launch {
     Place place;
@@ -109,6 +113,10 @@ struct Launch {
 
     template <typename... Arguments>
     void operator()(Arguments... arguments) {
+        if (recorder) {
+            recorder->push_back([self = *this, arguments...]() mutable { self(arguments...); });
+            return;
+        }
         if (block.current) die("a kernel launches another kernel (dynamic parallelism is not emulated)");
         Place before = std::exchange(launch_place, place);
         struct Restore {

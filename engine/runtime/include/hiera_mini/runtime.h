@@ -44,6 +44,9 @@ bool hm_scalar_is_floating(const void* scalar);
 
 // The current stream of a device (-1: the current device); null where torch has no CUDA.
 void* hm_cuda_stream(int device);
+// Makes a stream torch's current one until the guard is closed; null where torch has no CUDA.
+void* hm_open_stream_guard(void* stream, int device);
+void hm_close_stream_guard(void* guard);
 
 // Operators whose C++ signatures the generated declarations cannot carry.
 void hm_cat(const void* tensors, size_t count, int64_t dim, void* out);

@@ -28,6 +28,25 @@ inline CUDAStream getDefaultCUDAStream(DeviceIndex index = -1) {
   return {nullptr, index < 0 ? current_device() : index};
 }
 
+// torch has 32 streams in a pool; whoever records a graph needs one that is not the default, which is ours.
+inline CUDAStream getStreamFromPool(bool = false, DeviceIndex index = -1) {
+  static cudaStream_t streams[64];
+  const DeviceIndex device = index < 0 ? current_device() : index;
+  cudaStream_t& stream = streams[device & 63];
+  if (stream == nullptr) C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return {stream, device};
+}
+class CUDAStreamGuard {
+ public:
+  explicit CUDAStreamGuard(CUDAStream stream) : guard_(hm_open_stream_guard(stream.stream(), stream.device_index())) {}
+  CUDAStreamGuard(const CUDAStreamGuard&) = delete;
+  CUDAStreamGuard& operator=(const CUDAStreamGuard&) = delete;
+  ~CUDAStreamGuard() { hm_close_stream_guard(guard_); }
+
+ private:
+  void* guard_;
+};
+
 class CUDAGuard {
  public:
   explicit CUDAGuard(Device device) { set_index(device.index()); }
@@ -88,11 +107,13 @@ using OptionalDeviceGuard = hiera_mini::OptionalCUDAGuard;
 namespace cuda {
 using hiera_mini::CUDAGuard;
 using hiera_mini::CUDAStream;
+using hiera_mini::CUDAStreamGuard;
 using hiera_mini::current_device;
 using hiera_mini::device_count;
 using hiera_mini::getCurrentCUDAStream;
 using hiera_mini::getCurrentDeviceProperties;
 using hiera_mini::getDefaultCUDAStream;
+using hiera_mini::getStreamFromPool;
 using hiera_mini::getDeviceProperties;
 using hiera_mini::OptionalCUDAGuard;
 using hiera_mini::set_device;
@@ -104,11 +125,13 @@ namespace c10 {
 namespace cuda {
 using hiera_mini::CUDAGuard;
 using hiera_mini::CUDAStream;
+using hiera_mini::CUDAStreamGuard;
 using hiera_mini::current_device;
 using hiera_mini::device_count;
 using hiera_mini::device_synchronize;
 using hiera_mini::getCurrentCUDAStream;
 using hiera_mini::getDefaultCUDAStream;
+using hiera_mini::getStreamFromPool;
 using hiera_mini::OptionalCUDAGuard;
 using hiera_mini::set_device;
 using hiera_mini::warp_size;

@@ -13,6 +13,10 @@
 #include <utility>
 
 namespace hiera_mini {
+#ifdef HIERA_EMU
+inline bool recording = false;  // Launches that are recorded keep pointers, so what they point to stays.
+#endif
+
 // What the deprecated x.type() gives. torch no longer lets AT_DISPATCH take it; HIERA_MINI_LENIENT does.
 struct DeprecatedType {
   ScalarType type;
@@ -41,6 +45,13 @@ constexpr ScalarType kByte = ScalarType::Byte, kChar = ScalarType::Char, kShort 
 constexpr ScalarType kUInt8 = kByte, kInt8 = kChar, kInt16 = kShort, kInt32 = kInt, kInt64 = kLong, kFloat16 = kHalf,
                      kFloat32 = kFloat, kFloat64 = kDouble;
 
+class Tensor;
+namespace _ops {
+struct _version {
+  static int64_t call(const Tensor& self);
+};
+}  // namespace _ops
+
 // Only ever passed as an empty std::optional, by operators that draw random numbers.
 class Generator {
  public:
@@ -65,11 +76,17 @@ class Tensor {
     std::swap(impl_, other.impl_);
     return *this;
   }
-  ~Tensor() { hm_release(impl_); }
+  ~Tensor() {
+#ifdef HIERA_EMU
+    if (hiera_mini::recording) return;
+#endif
+    hm_release(impl_);
+  }
 
   bool defined() const { return impl_ != hm_undefined(); }
   void reset() { *this = Tensor(); }
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  int64_t _version() const { return _ops::_version::call(*this); }
   size_t use_count() const { return static_cast<size_t>(hm_use_count(this)); }
   int64_t dim() const { return hm_dim(this); }
   int64_t ndimension() const { return hm_dim(this); }
