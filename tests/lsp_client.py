@@ -67,10 +67,11 @@ class Client:
 
     @classmethod
     async def start(cls, *, cache: Path, settings: dict[str, Any] | None = None, env: dict[str, str] | None = None,
-                    fake_jobs: bool = False, cwd: Path = ROOT) -> Client:
+                    fake_jobs: bool = False, cwd: Path = ROOT, errors: Path | None = None) -> Client:
         how = [str(ROOT / "tests" / "fake_server.py")] if fake_jobs else ["-m", "hiera_lsp"]
         process = await asyncio.create_subprocess_exec(
             sys.executable, *how, cwd=cwd, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stderr=errors.open("wb") if errors is not None else None,
             env={**os.environ, "HIERA_CACHE": str(cache), **(env or {})}, limit=64 << 20,
         )
         return cls(process, settings or {})

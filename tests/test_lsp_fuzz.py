@@ -28,7 +28,8 @@ METHODS = [
 ]
 COMMANDS = ["hiera.optimize", "hiera.reverify", "hiera.profile", "hiera.cancel", "hiera.jobs", "hiera.accept", "hiera.use",
             "hiera.accepted", "hiera.discard", "hiera.choose", "hiera.diff", "hiera.explain", "hiera.report",
-            "hiera.result", "hiera.secret", "hiera.unknown"]
+            "hiera.result", "hiera.secret", "hiera.unknown", "hiera.help", "hiera.sites", "hiera.runs", "hiera.run", "hiera.page",
+            "hiera.deleteRun", "hiera.doctor"]
 URIS = ["file:///nowhere/a%20b.py", "file:///nowhere/k%3A.cu", "untitled:Untitled-1", "", "file:", "not a uri", "http://x/y.py",
         "file:///nowhere/\U00020000.py", "hiera-candidate:/run/x/y.cu", "file:///proc/self/mem", "file:///" + "x" * 5000]
 TEXTS = ["", "\ufeffimport torch\r\n", "class A(nn.Module):\n  def forward(self, x): return x\n", "class B(\n\n def", "\x0c\x0b\u2028\x00",
@@ -83,6 +84,8 @@ def sensible(chance: random.Random, method: str) -> Any:
             return {"textDocument": document, "range": span}
         case "workspace/didChangeConfiguration":
             return {"settings": {"hiera": junk(chance)}}
+        case "$/setTrace":
+            return {"value": chance.choice(["off", "messages", "verbose"])}
         case "window/workDoneProgress/cancel":
             return {"token": junk(chance)}
     return {"textDocument": document}
