@@ -19,6 +19,7 @@ from engine.bench.protocol import Place, Protocol
 from engine.bench.tasks import BenchTask
 from engine.evaluate import gpu_lock
 from engine.processes import WORKER_MAIN
+from engine.records import Build
 
 CODE = """
 import torch
@@ -50,6 +51,7 @@ spec.loader.exec_module(reference)
 
 class ModelNew(reference.Model):
     def forward(self, x):
+        assert Path(__file__).with_name("cuda_source.cu").read_text() == "// source"
         assert load_inline(name="never built").bisect_right([1, 2, 3], 2) == 2
         return {expression}
 """
@@ -140,7 +142,7 @@ async def test_kernelbenchs_verdict_on_a_candidate(file, place, tmp_path, expres
     measuring = Protocol(place, file)
     try:
         await measuring.open()
-        await measuring.candidate(tmp_path, built, "_bisect")
+        await measuring.candidate(tmp_path, "// source", Build(seconds=0.0, tier="light", extension=built, module="_bisect"))
         verdict = await measuring.validate("candidate")
         assert verdict["valid"] is valid
         assert verdict["trials"] == (protocol.TRIALS if valid else 1)

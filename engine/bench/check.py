@@ -58,7 +58,7 @@ async def check(run: Path, *, python: str, file: Path) -> dict[str, Any]:
         return {"reverified": row, "kernelbench": None}
     place = Place(python=python, device=f"cuda:{device.index}", environment={})
     return {"reverified": row, "kernelbench": {"id": best.id, **await _kernelbench(
-        place, file, found.folder, evaluation.build)}}
+        place, file, found.folder, best.source, evaluation.build)}}
 
 
 def _verdict(evaluation: Evaluation, precision: Any, *, measured: bool) -> dict[str, Any]:
@@ -70,14 +70,12 @@ def _verdict(evaluation: Evaluation, precision: Any, *, measured: bool) -> dict[
             "speedup": timing.speedup if timing else None, "ci95": list(timing.ci95) if timing else None}
 
 
-async def _kernelbench(place: Place, file: Path, folder: Path, build: Build) -> dict[str, Any]:
+async def _kernelbench(place: Place, file: Path, folder: Path, source: str, build: Build) -> dict[str, Any]:
     """KernelBench's verdict and times; the reason where it has none."""
-    assert build.extension is not None
-    assert build.module is not None
     protocol = Protocol(place, file)
     try:
         await protocol.open()
-        await protocol.candidate(folder, build.extension, build.module)
+        await protocol.candidate(folder, source, build)
         verdict = await protocol.validate("candidate")
         return {**verdict, **await protocol.times("candidate"), "note": None}
     except HieraError as error:

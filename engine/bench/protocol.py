@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 
 from engine.evaluate import gpu_lock
 from engine.processes import Worker
+from engine.records import Build
 
 WARMUPS, RUNS, TRIALS = 3, 100, 5
 OPEN_S, MAKE_S, RUN_S = 240.0, 300.0, 180.0
@@ -73,6 +76,7 @@ class Protocol:
     def __init__(self, place: Place, file: Path) -> None:
         self.place, self._file = place, file
         self.worker = place.worker()
+        self._copies = tempfile.TemporaryDirectory(prefix="hiera-protocol-")
 
     async def open(self) -> None:
         """Start the process and make model and inputs.
@@ -93,13 +97,19 @@ class Protocol:
         """
         return (await self.worker.call("make", timeout_s=MAKE_S, which=which))["seconds"]
 
-    async def candidate(self, folder: Path, extension: str, module: str) -> None:
-        """Make the form `candidate` of a contract folder and the extension that was built for it.
+    async def candidate(self, folder: Path, source: str, build: Build) -> None:
+        """Make the form `candidate` by a copy of the contract folder's torch_demo.py, with what was built already.
 
         Raises:
             HieraError: It cannot be made.
         """
-        await self.worker.call("candidate", timeout_s=MAKE_S, folder=str(folder), extension=extension, module=module)
+        copy = Path(self._copies.name)
+        for path in folder.iterdir():
+            if path.is_file():
+                shutil.copyfile(path, copy / path.name)
+        (copy / "cuda_source.cu").write_text(source, encoding="utf-8")
+        await self.worker.call("candidate", timeout_s=MAKE_S, folder=str(copy), extension=build.extension,
+                               module=build.module)
 
     async def validate(self, which: str) -> dict[str, Any]:
         """KernelBench's verdict at 1e-4: `valid`, `trials`, `worst`."""
@@ -134,8 +144,9 @@ class Protocol:
         return row
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process and remove what was copied for it."""
         await self.worker.close()
+        self._copies.cleanup()
 
     async def _time(self, which: str, *, runs: int, warmups: int = 0) -> list[float]:
         reply = await self.worker.call("time", timeout_s=RUN_S, which=which, runs=runs, warmups=warmups)

@@ -296,7 +296,7 @@ class _Bench:
             index = 0 if lane.environment else device.index
             place = Place(python=python, device=f"cuda:{index}", locks=lane.locks, nice=BASELINE_NICE, environment={
                 **lane.environment, "TORCHINDUCTOR_COMPILE_THREADS": str(COMPILE_THREADS),
-                "TORCHINDUCTOR_CACHE_DIR": str(self.options.work / "inductor")})
+                "TORCHINDUCTOR_CACHE_DIR": str(cache_root() / "inductor")})
             made.append(asyncio.ensure_future(self.until_stopped(baselines.measure(
                 queue, place, {"device": facts["device"], "torch": facts["torch"]}, kept, forms=self.options.forms,
                 provenance=self.provenance, on_line=self.on_line))))
