@@ -151,6 +151,23 @@ async def typing(name: str, command: list[str], folder: Path, lines: int, second
     return found
 
 
+def sites(lines: int) -> dict[str, dict[str, float]]:
+    """CPU time of finding what can be optimised in a whole text, as after every keystroke."""
+    from hiera_lsp.sites import find_cuda, find_python
+
+    kernel = (ROOT / "examples" / "row_argmax.cu").read_text()
+    kernels = "".join(kernel.replace("row_argmax", f"kernel{n}") for n in range(lines // kernel.count("\n")))
+    found = {}
+    for name, find, text in (("py", find_python, text_of(lines)), ("cu", find_cuda, kernels.replace("// hiera:", "//"))):
+        samples = []
+        for number in range(31):
+            changed, begun = text + "\n" * number, time.process_time()
+            find(changed)
+            samples.append(1000 * (time.process_time() - begun))
+        found[name] = {"lines": text.count("\n"), **spread(samples[1:])}  # The first loads the parser.
+    return found
+
+
 async def measure(rounds: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -162,6 +179,7 @@ async def measure(rounds: int, seconds: float) -> dict[str, Any]:
                         "system": platform.platform()},
             "initialize": {name: {**spread(values), "ratio_to_bare": round(statistics.median(values) / bare, 3)}
                            for name, values in begun.items()},
+            "sites_cpu": sites(5000),
             "typing": {},
         }
         for lines in (300, 5000):
