@@ -6,7 +6,7 @@ The text may be incomplete: a parse never fails, it finds what is whole.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -97,10 +97,34 @@ class CudaFile:
         return tuple(f for f in self.functions if f.kind == "kernel")
 
 
-def parse_cuda(text: str) -> CudaFile:
-    """Find functions, launches and a PyTorch binding in `text`."""
+class Earlier:
+    """The last text of a document and its tree: the next text is parsed in the time that its change takes."""
+
+    def __init__(self) -> None:
+        self._data, self._tree = b"", None
+
+    def parse(self, data: bytes) -> tree_sitter.Tree:
+        """The tree of `data`."""
+        if self._tree is not None:
+            start, before, after = _difference(self._data, data)
+            self._tree.edit(
+                start_byte=start, old_end_byte=before, new_end_byte=after, start_point=_point(data, start),
+                old_end_point=_point(self._data, before), new_end_point=_point(data, after),
+            )
+        self._tree = _parser().parse(data, self._tree) if self._tree is not None else _parser().parse(data)
+        self._data = data
+        return self._tree
+
+
+def parse_cuda(text: str, earlier: Earlier | None = None) -> CudaFile:
+    """Find functions, launches and a PyTorch binding in `text`.
+
+    Args:
+        text: The source, which may be incomplete.
+        earlier: What is remembered of the document whose text this is, for editors; updated.
+    """
     reader = _Reader(text)
-    root = _parser().parse(reader.data).root_node
+    root = (_parser().parse(reader.data) if earlier is None else earlier.parse(reader.data)).root_node
     # A query finds the few nodes that matter in C; walking the whole tree from here costs three times the parse.
     found = tree_sitter.QueryCursor(_query()).captures(root)
     functions = tuple(reader.functions(_in_order(found.get("function", []))))
@@ -110,6 +134,27 @@ def parse_cuda(text: str) -> CudaFile:
         launches=launches,
         has_binding="PYBIND11_MODULE" in text or "TORCH_LIBRARY" in text,
     )
+
+
+def _difference(old: bytes, new: bytes) -> tuple[int, int, int]:
+    """Where two texts begin to differ, and where in each of them the difference ends."""
+    shorter = min(len(old), len(new))
+    start = _shared(shorter, lambda n: old[:n] == new[:n])
+    end = _shared(shorter - start, lambda n: old[len(old) - n :] == new[len(new) - n :])
+    return start, len(old) - end, len(new) - end
+
+
+def _shared(limit: int, same: Callable[[int], bool]) -> int:
+    """The largest number up to `limit` for which `same` holds, as it does for all below it."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if same(middle) else (low, middle - 1)
+    return low
+
+
+def _point(data: bytes, offset: int) -> tuple[int, int]:
+    return data.count(b"\n", 0, offset), offset - data.rfind(b"\n", 0, offset) - 1
 
 
 def defined_names(text: str) -> set[str]:

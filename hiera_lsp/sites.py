@@ -14,7 +14,7 @@ from hiera_lsp.documents import CUDA_SUFFIXES, Document, plain, split_lines
 
 if TYPE_CHECKING:  # Loaded with the first document of its kind: the editor waits for the server to start.
     from contracts.cuda_pragmas import Pragmas
-    from contracts.cuda_sites import CudaFile, CudaFunction, Launch
+    from contracts.cuda_sites import CudaFile, CudaFunction, Earlier, Launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class SiteFinder:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, bool, Found]] = {}
+        self._earlier: dict[str, Earlier] = {}
 
     def sites(self, document: Document) -> tuple[EditorSite, ...]:
         """Sites of the document's current text, in order."""
@@ -71,7 +72,7 @@ class SiteFinder:
         known = self._known.get(document.uri)
         if known is not None and known[0] == text and known[1] == is_cuda:
             return known[2]
-        found = find_cuda(text) if is_cuda else find_python(text)
+        found = self._find_cuda(document.uri, text) if is_cuda else find_python(text)
         if found.trouble and known is not None and known[1] == is_cuda:
             found = _with_lost(found, known[2].sites, text)
         self._known[document.uri] = (text, is_cuda, found)
@@ -80,6 +81,12 @@ class SiteFinder:
     def forget(self, uri: str) -> None:
         """Drop what is known of a closed document."""
         self._known.pop(uri, None)
+        self._earlier.pop(uri, None)
+
+    def _find_cuda(self, uri: str, text: str) -> Found:
+        from contracts.cuda_sites import Earlier
+
+        return find_cuda(text, self._earlier.setdefault(uri, Earlier()))
 
 
 def find(uri: str, text: str) -> tuple[EditorSite, ...]:
@@ -105,12 +112,12 @@ def find_python(text: str) -> Found:
     return Found(found, trouble=f"line {error.lineno or 1} does not parse: {error.msg}" if error is not None else "")
 
 
-def find_cuda(text: str) -> Found:
+def find_cuda(text: str, earlier: Earlier | None = None) -> Found:
     """Sites of CUDA text; all of them share the hash of the whole text, because a candidate is a whole text."""
     from contracts.cuda_pragmas import Pragmas, pragma_template, read_pragmas
     from contracts.cuda_sites import parse_cuda
 
-    found = parse_cuda(text)
+    found = parse_cuda(text, earlier)
     digest = text_hash(text)
     problems: list[InputError] = []
     try:

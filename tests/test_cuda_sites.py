@@ -1,8 +1,10 @@
 """Kernels, launchers and launches, found in text that may be broken."""
 
+import random
 import time
+from pathlib import Path
 
-from contracts.cuda_sites import CudaParameter, Span, parse_cuda
+from contracts.cuda_sites import CudaParameter, Earlier, Span, parse_cuda
 
 SOURCE = """\
 #include <cuda_runtime.h>
@@ -83,3 +85,18 @@ def test_five_thousand_lines_parse_in_milliseconds() -> None:
 
     assert len(found.functions) == 1700
     assert time.perf_counter() - start < 2.0
+
+
+def test_a_text_that_grows_by_edits_is_read_as_if_it_were_new() -> None:
+    chance = random.Random(11)
+    text, earlier = (Path(__file__).parent.parent / "examples" / "row_argmax.cu").read_text() * 2, Earlier()
+    pieces = ["x", "{", "}", "(", ")", "/*", "*/", "\n", ";", "__global__ void ", "\U0001f600", "", "<<<1, 2>>>", '"']
+    alike = 0
+    for _ in range(400):
+        if chance.random() < 0.1:
+            text = (Path(__file__).parent.parent / "examples" / "heat_3d.cu").read_text()
+        start = chance.randrange(len(text) + 1)
+        text = text[:start] + chance.choice(pieces) + text[start + chance.choice([0, 0, 1, 1, 5, 40]) :]
+        anew, grown = parse_cuda(text), parse_cuda(text, earlier)
+        alike += anew == grown
+    assert alike == 400
