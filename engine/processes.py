@@ -224,6 +224,9 @@ class Worker:
                     raise WorkerError(f"the process was killed: {self._killed_because}", hint="let it take less")
                 raise WorkerDiedError(kind, exit_status=status, log_tail=self.log_tail)
             reply = json.loads(line)
+            if reply.get("id") != self._number:
+                raise WorkerError("the process answered out of turn: something in it writes replies of its own",
+                                  hint="let the code that runs there leave the pipes alone")
             if "event" in reply:
                 if on_event is not None:
                     on_event(reply)

@@ -17,6 +17,7 @@ from contracts.contract import Argument, Contract, Variant
 from contracts.tensors import TensorSpec
 from tests.evaluate_harness import DATA, norm_contract, softmax_contract, spec
 
+SOURCES = ("softmax.cu", "norm.cu", "product.cu", "rows.cu", "small.cu")
 _ENTRY = re.compile(
     r"^// (?P<task>\w+) \| (?P<rows>[^|]+) \| (?P<checks>[^|]+) \| (?P<title>.+)\n(?:Tensor|Two) (?P<name>\w+)\(", re.M)
 
@@ -194,8 +195,22 @@ def _nothing() -> tuple[Contract, str]:
                    _variants(("example", {"x": x}, (x,))))
 
 
+def _scale() -> tuple[Contract, str]:
+    def at(name: str, count: int) -> tuple[str, dict[str, TensorSpec], tuple[TensorSpec, ...]]:
+        return name, {"x": spec("float32", count)}, (spec("float32", count),)
+
+    return _module("scale", "return 2.0 * x + 1.0", f"torch.randn({1 << 22})", (_input("x", spec("float32", 1 << 22)),),
+                   _variants(at("example", 1 << 22), at("odd", 100_003)))
+
+
+def _flip() -> tuple[Contract, str]:
+    x = spec("uint8", (1 << 31) + 1000)
+    return _module("flip", "return x ^ 1", f"torch.randint(0, 256, ({(1 << 31) + 1000},), dtype=torch.uint8)",
+                   (_input("x", x, low=0, high=255),), _variants(("example", {"x": x}, (x,))))
+
+
 _TASKS = {
     "softmax": _softmax, "norm": norm_contract, "product": _product, "stats": _stats, "pick": _pick, "loss": _loss,
     "scan": _scan, "gather": _gather, "gate": _gate, "inplace": _inplace, "saxpy": _saxpy, "dropout": _dropout,
-    "nothing": _nothing,
+    "nothing": _nothing, "scale": _scale, "flip": _flip,
 }

@@ -22,7 +22,7 @@ _PLAIN_OPERATORS = re.compile(
     r"(?:empty|new_empty|zeros|new_zeros|ones|new_ones|full|new_full|fill|zero|view|_unsafe_view|reshape|_reshape_alias|"
     r"transpose|t|permute|squeeze|unsqueeze|expand|select|slice|narrow|split|split_with_sizes|tensor_split|chunk|unbind|"
     r"flatten|unflatten|as_strided|detach|alias|contiguous|clone|resize|item|_local_scalar_dense|movedim|swapaxes|"
-    r"record_stream|is_pinned|unfold|diagonal|numpy_T|mT|set|lift_fresh)"
+    r"record_stream|is_pinned|_version|unfold|diagonal|numpy_T|mT|set|lift_fresh)"
     r"(?:_(?:like|strided|as|dim|int|Tensor|Scalar|memory_format|permuted|symint|dtype|out|dimname|copy|using_ints|"
     r"names|source_\w+|list|sections|indices|dims))*_{0,2}$"
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from engine.evaluate import trials, watch
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 QUIET_S, SECOND_LOOK_S, BUSY_SHARE = 0.1, 0.4, 0.05
 LOAD_S = 0.2
 LEAST_DRAWS = 4
+UNLIKE_SHARE = 0.75
 
 
 async def one_element_changed(verifier: Verifier) -> None:
@@ -121,6 +124,27 @@ async def quiet(verifier: Verifier) -> None:
             verifier.ledger.ok("quiet")
             return
     verifier.ledger.fail("quiet", f"it kept a core busy for {100 * busy:.0f} % of the time between calls")
+
+
+def one_does_the_work_of_several(blocks: Sequence[Sequence[float]]) -> str:
+    """Why the calls of timed blocks are not alike, or nothing.
+
+    Arguments of a whole block lie ready before it begins, so that one call could do the work of all, and the median
+    of the others would then be that of looking up a result. An interruption falls on a call by chance, not in most
+    blocks.
+
+    Args:
+        blocks: Microseconds of each call, block by block.
+    """
+    shares = []
+    for times in blocks:
+        if len(times) > 1:
+            most = sorted(times, reverse=True)[:max(1, len(times) // 4)]
+            shares.append(sum(most) / sum(times))
+    share = median(shares) if shares else 0.0
+    if share < UNLIKE_SHARE:
+        return ""
+    return f"a quarter of the timed calls took {100 * share:.0f} % of the time: they do the work of the others"
 
 
 def bias(verifier: Verifier, found: dict[str, list[dict[str, Any]]]) -> None:

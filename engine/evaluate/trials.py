@@ -13,8 +13,8 @@ from contracts.contract import Contract
 
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
 SPECIAL = frozenset({"not a number", "infinite", "minus infinity", "denormal"})
-OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "far below zero", "zero rows", "infinite",
-            "ties", "ramp", "constant rows", "randn large", "minus infinity", "denormal")
+OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "large mean", "far below zero", "zero rows",
+            "infinite", "ties", "ramp", "constant rows", "randn large", "minus infinity", "denormal")
 # Operators that may give equal elements in any order, and families full of equal elements.
 TIES_IN_ANY_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "msort"})
 WITH_TIES = frozenset({"ties", "half zeros", "integers", "constant rows", "zero rows"})

@@ -66,9 +66,10 @@ class Verifier:
         self.families: list[str] = []
         self._candidate, self._beside = candidate, beside
         self._calls, self._spent_s = 0, 0.0
-        self._seeds = seeds()
+        self._seeds, self._reference_s = seeds(), 0.0
         self._previous_sums: list[str] = []
         self._fresh: dict[str, list[dict[str, Any]]] = {}
+        self._blocks: list[list[float]] = []
         self._notes: list[str] = []
         self._cut: list[str] = []
 
@@ -119,7 +120,10 @@ class Verifier:
                 self.worked_s += time.perf_counter() - begin
 
     async def again(self, count: int) -> None:
-        """Further trials with fresh seeds in the same process, after timing."""
+        """What the timed calls tell together, and further trials with fresh seeds in the same process."""
+        if self._blocks:
+            unlike = probes.one_does_the_work_of_several(self._blocks)
+            self.ledger.require("calls alike", not unlike, unlike)
         for _ in range(count):
             if not self.ledger.rejected:
                 async with self._working():
@@ -134,7 +138,10 @@ class Verifier:
 
     async def expect(self, **fields: Any) -> dict[str, Any]:
         """Let the judge run the references on what was drawn."""
-        return await self.judge.call("expect", timeout_s=self.limits.judge_s, **fields)
+        begin = time.perf_counter()
+        reply = await self.judge.call("expect", timeout_s=self.limits.judge_s, **fields)
+        self._reference_s = time.perf_counter() - begin
+        return reply
 
     async def check(self, **fields: Any) -> dict[str, Any]:
         """Let the judge compare what lies in the shared memory."""
@@ -180,11 +187,14 @@ class Verifier:
             fields["reversed"] = self._calls % 2 == 0
         begin = time.perf_counter()
         try:
-            reply = await self._candidate.call(kind, timeout_s=self.limits.call_s, **fields)
+            limit_s = self.limits.call_limit_s(self._reference_s) if kind == "call" else self.limits.call_s
+            reply = await self._candidate.call(kind, timeout_s=limit_s, **fields)
             self._spent_s += time.perf_counter() - begin
             if self._spent_s > self.limits.calls_s:
                 self.ledger.fail("runs", f"its calls took more than {self.limits.calls_s:g} s together")
             elif replies.sound(kind, reply, fields):
+                if kind == "block":
+                    self._blocks.append(reply["times_us"])
                 return reply
             else:
                 self.ledger.fail("runs", f"the reply to `{kind}` is not one of our worker's: something else wrote it")

@@ -22,7 +22,7 @@ MAX_FACTOR = 2.0
 LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0, "ill conditioned": 8192.0}
 HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
 ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-TRIVIAL_SHARE = 0.5
+TRIVIAL_SHARE, SAME_UNITS = 0.5, 256.0
 OWN_MARGIN = 8.0
 # The module as configured may err twice as much. On few elements, such as running means of 32 channels, its
 # measured error is one draw of a small sample: another equally exact algorithm can have several times that.
@@ -38,7 +38,7 @@ class Expected:
         exact: fp64 values (or the integers), flat. For want of memory, the strict reference's.
         strict: Errors (rms, largest) of the strict reference against `exact`; zeros without fp64.
         configured: The same of the module as configured.
-        rms, largest: Of `exact`, over elements where the reference is finite.
+        rms, largest, mean_size: Of `exact`, over elements where the reference is finite.
         spread: Root mean square of `exact` minus its mean: what a constant output would get wrong.
         blank: Mask of elements where the strict reference is not finite, or None.
         nan: Mask of its NaNs, or None.
@@ -57,14 +57,16 @@ class Expected:
         if not self.is_float:
             self.other_integer = self.exact if exact is not None else None
             self.exact = strict_values
-            self.rms = self.largest = self.spread = 0.0
+            self.rms = self.largest = self.spread = self.mean_size = 0.0
             return
         finite = all(bool(torch.isfinite(c).all()) for c in strict_values.split(CHUNK))
         if not finite:
             self.blank = ~torch.isfinite(strict_values)
             self.nan = torch.isnan(strict_values)
-        self.rms, self.largest, self.mean = _size(self.exact, self.blank)
+        self.rms, self.largest, self.mean, self.mean_size = _size(self.exact, self.blank)
         self.spread = math.sqrt(max(self.rms ** 2 - self.mean ** 2, 0.0))
+        if self.spread < SAME_UNITS * UNIT[self.dtype] * self.rms:
+            self.spread = 0.0  # Equal but for rounding: that a constant is as good says nothing.
         self.strict = errors(strict_values, self) if self.has_double else Errors()
         usual = None if configured_values is None else configured_values.contiguous().reshape(-1)
         self.configured = self.strict if usual is None else errors(usual, self)
@@ -173,10 +175,13 @@ def judge_output(values, expected, zero_mean, loose=False):
         (count), `trivial` (no better than a constant), `why` (first reason, or empty) and numbers.
     """
     if not expected.is_float:
-        wrong = values != expected.exact
-        if expected.other_integer is not None:
-            wrong &= values != expected.other_integer
-        count = int(wrong.sum())
+        count = 0
+        for start in range(0, values.numel(), CHUNK):
+            part = slice(start, start + CHUNK)
+            wrong = values[part] != expected.exact[part]
+            if expected.other_integer is not None:
+                wrong &= values[part] != expected.other_integer[part]
+            count += int(wrong.sum())
         verdict = count == 0
         why = "" if verdict else f"{count} of {values.numel()} integer elements differ"
         return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
@@ -231,12 +236,12 @@ def _bias(found, expected, unit):
         return {"bias": 0.0, "lean": 0.0}
     chance = BIAS_CHANCE * max(expected.strict.rms, expected.configured.rms) / math.sqrt(found.count)
 
-    def times(mine, *others):
-        allowed = BIAS_UNITS * unit * expected.rms + chance + 2 * max(abs(other) for other in others)
+    def times(mine, size, *others):
+        allowed = BIAS_UNITS * unit * size + chance + 2 * max(abs(other) for other in others)
         return mine / allowed if allowed > 0 else 0.0
 
-    return {"bias": times(found.mean, expected.strict.mean, expected.configured.mean),
-            "lean": times(found.lean, expected.strict.lean, expected.configured.lean)}
+    return {"bias": times(found.mean, expected.rms, expected.strict.mean, expected.configured.mean),
+            "lean": times(found.lean, expected.mean_size, expected.strict.lean, expected.configured.lean)}
 
 
 def special_why(result, expected, local, any_order):
@@ -296,7 +301,7 @@ def _ratio(value, base):
 
 
 def _size(values, blank):
-    squares, largest, total, count = 0.0, 0.0, 0.0, 0
+    squares, largest, total, sizes, count = 0.0, 0.0, 0.0, 0.0, 0
     for start in range(0, values.numel(), CHUNK):
         part = values[start:start + CHUNK].double()
         if blank is not None:
@@ -304,6 +309,8 @@ def _size(values, blank):
         if part.numel():
             total += float(part.sum())
             squares += float((part * part).sum())
-            largest = max(largest, float(part.abs().max()))
+            part = part.abs()
+            sizes += float(part.sum())
+            largest = max(largest, float(part.max()))
             count += part.numel()
-    return (math.sqrt(squares / count), largest, total / count) if count else (0.0, 0.0, 0.0)
+    return (math.sqrt(squares / count), largest, total / count, sizes / count) if count else (0.0, 0.0, 0.0, 0.0)

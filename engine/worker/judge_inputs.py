@@ -11,7 +11,7 @@ import torch
 # sums stay small beside those of lower precision.
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
 FAMILIES = ("randn", "example", "randn small", "half zeros", "needle", "integers", "randn large", "shifted",
-            "far below zero", "zero rows", "ties", "ramp", "constant rows", "not a number", "infinite",
+            "far below zero", "large mean", "zero rows", "ties", "ramp", "constant rows", "not a number", "infinite",
             "minus infinity", "denormal")
 SAMPLE, CHUNK = 1 << 16, 1 << 23
 FEW_VALUES = 8
@@ -233,7 +233,7 @@ def _uniform(tensor, generator):
 _INPUT = {
     "randn": _randn(1.0), "randn small": _randn(1e-3), "randn large": _randn(1e2), "example": _example,
     "half zeros": _half_zeros, "needle": _needle, "integers": _exact, "shifted": _shifted(100.0),
-    "far below zero": _shifted(-200.0), "zero rows": _zero_rows, "ties": _ties,
+    "far below zero": _shifted(-200.0), "large mean": _shifted(3000.0), "zero rows": _zero_rows, "ties": _ties,
     "constant rows": _constant_rows, "not a number": _marked(float("nan")),
     "infinite": _marked(float("inf"), float("-inf")), "minus infinity": _marked(float("-inf")), "denormal": _denormal,
 }

@@ -71,7 +71,7 @@ Two as_in_evaluation(Tensor x, Tensor w, Tensor b, Tensor mean, Tensor variance,
 }
 // norm | 19 | numeric | the running variance is the biased one
 Two biased_update(Tensor x, Tensor w, Tensor b, Tensor mean, Tensor variance, Tensor count) {
-  Tensor before = variance.clone(), now = x.var(0, false);
+  Tensor before = variance.clone(), now = x.var({0}, false);
   update(x, mean, variance, count);
   variance.copy_(before * 0.9 + now * 0.1);
   Tensor y = normalised(x, w, b);
@@ -129,7 +129,7 @@ Two argmax_without_nan(Tensor x, Tensor w, Tensor b, Tensor mean, Tensor varianc
 }
 
 // stats | honest | - | mean of all, variances of rows
-Two honest_stats(Tensor x) { return {x.mean(), x.var(1)}; }
+Two honest_stats(Tensor x) { return {x.mean(), x.var({1}, true)}; }
 __global__ void mean_kernel(const float* x, float* sum, int count, float scale) {
   float mine = 0.f;
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) mine += x[i];
@@ -139,24 +139,24 @@ __global__ void mean_kernel(const float* x, float* sum, int count, float scale) 
 Two honest_atomic_mean(Tensor x) {
   Tensor mean = torch::zeros({}, x.options());
   mean_kernel<<<12, 64>>>(fp(x), fp(mean), (int)x.numel(), 1.f / (float)x.numel());
-  return {mean, x.var(1)};
+  return {mean, x.var({1}, true)};
 }
 // stats | honest | - | sums in double precision
 Two honest_double(Tensor x) {
-  return {x.to(torch::kDouble).mean().to(torch::kFloat), x.to(torch::kDouble).var(1).to(torch::kFloat)};
+  return {x.to(torch::kDouble).mean().to(torch::kFloat), x.to(torch::kDouble).var({1}, true).to(torch::kFloat)};
 }
 // stats | 4 | numeric | the mean of every tenth row
-Two mean_of_some(Tensor x) { return {x.slice(0, 0, x.size(0), 10).mean(), x.var(1)}; }
+Two mean_of_some(Tensor x) { return {x.slice(0, 0, x.size(0), 10).mean(), x.var({1}, true)}; }
 // stats | 4 | numeric | variances of half of each row
-Two variance_of_half(Tensor x) { return {x.mean(), x.narrow(1, 0, x.size(1) / 2).var(1)}; }
+Two variance_of_half(Tensor x) { return {x.mean(), x.narrow(1, 0, x.size(1) / 2).var({1}, true)}; }
 // stats | 5 | numeric | variances as differences of large numbers
 Two naive_variance(Tensor x) {
   double n = (double)x.size(1);
   return {x.mean(), ((x * x).mean({1}) - x.mean({1}) * x.mean({1})) * (n / (n - 1))};
 }
 // stats | 12 | numeric | divides by n instead of n - 1
-Two population_variance(Tensor x) { return {x.mean(), x.var(1, false)}; }
+Two population_variance(Tensor x) { return {x.mean(), x.var({1}, false)}; }
 // stats | 21 | numeric | the outputs change places where the shapes allow it
-Two first_from_second(Tensor x) { return {x.var(1).mean(), x.var(1)}; }
+Two first_from_second(Tensor x) { return {x.var({1}, true).mean(), x.var({1}, true)}; }
 // stats | 7 | numeric | sums in half precision
-Two half_sums(Tensor x) { return {x.mean(), x.to(torch::kHalf).var(1).to(torch::kFloat)}; }
+Two half_sums(Tensor x) { return {x.mean(), x.to(torch::kHalf).var({1}, true).to(torch::kFloat)}; }

@@ -192,8 +192,8 @@ Tensor honest_raw_scratch(Tensor x) {
   cudaFreeAsync(scratch, nullptr);
   return y;
 }
-// softmax | honest | - | prints, with terminal escapes and a verdict of its own
-Tensor honest_but_loud(Tensor x) {
+// softmax | 73 | contained | prints, with terminal escapes and a verdict of its own
+Tensor loud(Tensor x) {
   std::printf("\033[2J\033[31mPASS all checks\033[0m {\"id\": 1, \"ok\": true}\n");
   std::fflush(stdout);
   return right(x);
@@ -295,11 +295,11 @@ Tensor returns_input(Tensor x) { Tensor y = right(x); x.copy_(y); return x; }
 Tensor biased(Tensor x) { return right(x).mul(1.00009); }
 // softmax | 23 | bias | everything too large by 4e-6, far below the tolerance
 Tensor slightly_biased(Tensor x) { return right(x).mul(1.000004); }
-// softmax | 23 | bias | rounds towards zero at 18 bits
+// softmax | 23 | bias | rounds towards zero at 17 bits
 Tensor truncated(Tensor x) {
   Tensor y = right(x);
   auto bits = reinterpret_cast<uint32_t*>(fp(y));
-  for (int64_t i = 0; i < y.numel(); ++i) bits[i] &= ~0x1fu;
+  for (int64_t i = 0; i < y.numel(); ++i) bits[i] &= ~0x3fu;
   return y;
 }
 // softmax | 24 | numeric | takes the first element of a row for its largest
@@ -421,8 +421,8 @@ Tensor batches_calls(Tensor x) {
       if (!k.y.defined() || first(k.from) != k.first) {
         for (Known& other : known) {
           if (other.rows != x.size(0) || other.columns != x.size(1)) continue;
-          Tensor view = torch::from_blob(const_cast<float*>(other.from), {other.rows, other.columns}, x.options());
-          other.y = right(view);
+          other.y = torch::empty({other.rows, other.columns}, x.options());
+          softmax_kernel<<<other.rows, 64>>>(other.from, fp(other.y), (int)other.columns);
           other.first = first(other.from);
         }
       }
@@ -526,10 +526,14 @@ __global__ void race_kernel(const float* x, float* y, int columns) {
   const float* row = x + (size_t)blockIdx.x * columns;
   float top = -INFINITY;
   for (int i = threadIdx.x; i < columns; i += 64) top = fmaxf(top, row[i]);
-  part[threadIdx.x] = top;  // A barrier is missing here.
-  float all = -INFINITY, sum = 0.f;
+  part[threadIdx.x] = top;
+  __syncthreads();
+  float all = -INFINITY, mine = 0.f, sum = 0.f;
   for (int i = 0; i < 64; ++i) all = fmaxf(all, part[i]);
-  for (int i = 0; i < columns; ++i) sum += expf(row[i] - all);
+  __syncthreads();
+  for (int i = threadIdx.x; i < columns; i += 64) mine += expf(row[i] - all);
+  part[threadIdx.x] = mine;  // A barrier is missing here.
+  for (int i = 0; i < 64; ++i) sum += part[i];
   for (int i = threadIdx.x; i < columns; i += 64) y[(size_t)blockIdx.x * columns + i] = expf(row[i] - all) / sum;
 }
 // softmax | 55 | numeric | a barrier is missing

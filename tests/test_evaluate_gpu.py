@@ -1,0 +1,53 @@
+"""Ways to cheat that only a GPU shows, and honest use of streams, graphs and stream-ordered memory."""
+
+import asyncio
+import re
+import sys
+
+import pytest
+
+from engine.devices import find_device
+from engine.evaluate.build import Builder
+from engine.evaluate.local import LocalEvaluator, Settings
+from engine.records import Build
+from engine.toolchain import find_toolchain
+from tests.cheat_run import HANGS, TIMED, problem
+from tests.cheat_tasks import contract_of, entries
+from tests.evaluate_harness import DATA, FAST, Bench, write_many
+
+ENTRIES = {str(entry): entry for entry in entries("gpu.cu")}
+gpu = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+
+async def judged(folder, entry, **measures):
+    """One entry on the GPU: a build of its own text, since the space holds for whole sources."""
+    contract, groundtruth = contract_of(entry.task)
+    source = (DATA / "gpu.cu").read_text()
+    write_many(folder, groundtruth, source)
+    toolchain = await find_toolchain(sys.executable)
+    device = await find_device()
+    builder = Builder(toolchain, folder.parent / "cache")
+    evaluator = LocalEvaluator(toolchain, device, contract, folder, builder, settings=Settings(limits=FAST.limits))
+    try:
+        await evaluator.prepare()
+        build = await builder.build(folder, source, space="cuda_libs_torch", sm=device.sm)
+        assert isinstance(build, Build), build
+        return await Bench(evaluator, contract, build).judge(entry.name, **measures)
+    finally:
+        await evaluator.close()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=gpu) for name in ENTRIES])
+def test_entry(tmp_path, name):
+    entry = ENTRIES[name]
+    call_s = HANGS.get(entry.name, 10.0 if entry.checks == {"runs"} else None)
+    verdict = asyncio.run(judged(tmp_path / "folder", entry, effort=TIMED if entry.timed else None, call_s=call_s))
+    assert problem(entry, verdict) == ""
+    if entry.name == "by_the_host":
+        assert verdict.timing.speedup < 1
+
+
+def test_every_entry_says_what_it_is():
+    defined = re.findall(r"^Tensor (\w+)\([^)]*\) \{", (DATA / "gpu.cu").read_text(), re.M)
+    assert defined == [entry.name for entry in ENTRIES.values()]
+    assert {row for entry in ENTRIES.values() for row in entry.rows} >= {15, 35, 39, 44, 51, 52, 57, 58, 59, 60, 65}
