@@ -10,13 +10,14 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from contracts.errors import HieraError, ToolError, WorkerTimeoutError
-from engine import devices, processes
+from engine import devices, nvml, processes
+from engine.evaluate import sandbox
 from engine.evaluate.profile import PERMISSION_HINT, find_ncu
 from engine.llm.endpoint import resolve
 from engine.settings import with_settings
@@ -80,7 +81,8 @@ async def run(
         _gpu_tools(toolchain, answer),
     )
     return (
-        _gpu(answer), *compilers, *interpreter, *torch, *gpu_tools, await _bubblewrap(), _kernel_locks(), _cache(),
+        _gpu(answer), *compilers, *interpreter, *torch, *gpu_tools, await _bubblewrap(cuda=bool(answer["devices"])),
+        _kernel_locks(), _management_library(answer), _cache(),
         await _guarded("language model", _model(near or Path.cwd())),
     )
 
@@ -243,23 +245,36 @@ async def _try_sanitizer(sanitizer: str | None, program: str, why: str) -> Findi
                    fix="some virtual machines do not allow it; memory checks are then left out and said to be")
 
 
-async def _bubblewrap() -> Finding:
+async def _bubblewrap(*, cuda: bool) -> Finding:
+    """What shuts builds and candidates in here: what a verdict will name."""
     path = shutil.which("bwrap")
-    fix = "apt install bubblewrap"
+    works, why = await sandbox.candidate_sandbox(cuda=cuda)
+    builds = f"builds run in {(await sandbox.find_isolation()).name}"
+    if works:
+        return Finding(name="bubblewrap", status="ok", detail=f"{path}; {builds}, candidates in bubblewrap")
+    detail = f"{builds}, candidates with seccomp, Landlock and limits alone: {why}"
     if path is None:
-        detail = "not installed: builds are shut in by limits only"
-        return Finding(name="bubblewrap", status="warn", detail=detail, fix=fix)
-    command = [path, "--ro-bind", "/", "/", "--unshare-net", "--die-with-parent", "true"]
-    try:
-        done = await processes.run(command, timeout_s=10)
-    except (OSError, WorkerTimeoutError) as error:
-        return Finding(name="bubblewrap", status="warn", detail=f"{path} does not work: {error}", fix=fix)
-    if done.status != 0:
-        said = (done.output.strip().splitlines() or ["it wrote nothing"])[-1]
-        return Finding(name="bubblewrap", status="warn", detail=f"{path} is not allowed here: {said}",
-                       fix="sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: "
-                           "sysctl kernel.apparmor_restrict_unprivileged_userns=0)")
-    return Finding(name="bubblewrap", status="ok", detail=f"{path}, without network")
+        return Finding(name="bubblewrap", status="warn", detail=detail, fix="apt install bubblewrap")
+    return Finding(name="bubblewrap", status="warn", detail=detail,
+                   fix="sysctl kernel.unprivileged_userns_clone=1 (Ubuntu: "
+                       "sysctl kernel.apparmor_restrict_unprivileged_userns=0)")
+
+
+def _management_library(answer: Mapping[str, Any]) -> Finding:
+    """Whether clocks, memory by process and other programs on the card can be told."""
+    name = "GPU management library"
+    if not answer["devices"]:
+        return Finding(name=name, status="ok", detail="no GPU to ask about")
+    gpu = nvml.find_gpu(devices.from_driver(answer["devices"][0], str(answer["driver"])))
+    if gpu is None:
+        return Finding(name=name, status="warn", fix="install the driver's libnvidia-ml.so.1",
+                       detail=f"{nvml.LIBRARY} does not know the card: no clocks beside times, GPU memory not bounded")
+    clocks = gpu.clocks()
+    known = f"SM clock {clocks.sm_mhz} MHz" if clocks.sm_mhz else "clocks are not told"
+    if gpu.processes():
+        return Finding(name=name, status="ok", detail=f"{known}, memory by process")
+    return Finding(name=name, status="ok", detail=f"{known}; processes are not shown (none runs, or this is a "
+                                                  "container): then the card's memory is watched as a whole")
 
 
 def _kernel_locks() -> Finding:

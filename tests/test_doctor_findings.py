@@ -6,7 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from engine import devices, doctor
+from engine.evaluate import sandbox
+from tests.fake_nvml import CARD, library, say  # noqa: F401 - fixtures.
 from tests.test_devices_find import H200
+
+# ruff: noqa: F811 - fixtures come by import.
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +41,27 @@ async def test_everything_is_looked_at_and_named_once():
     assert "libcuda" in found["GPU"].detail
     assert found["cache"].status == "ok"
     assert all(finding.fix for finding in findings if finding.status == "missing")
+
+
+async def test_the_sandbox_is_named_for_builds_and_candidates(monkeypatch):
+    monkeypatch.setattr(sandbox, "_known", [sandbox.Isolation("landlock and seccomp", "landlock")])
+    monkeypatch.setattr(sandbox, "_candidates", {False: (False, "bwrap: No permissions"), True: (True, "")})
+    finding = await doctor._bubblewrap(cuda=False)
+    assert finding.status == "warn"
+    assert "builds run in landlock and seccomp" in finding.detail
+    assert "candidates with seccomp, Landlock and limits alone: bwrap: No permissions" in finding.detail
+    assert finding.fix
+    assert (await doctor._bubblewrap(cuda=True)).status == "ok"
+
+
+def test_the_management_library_says_what_it_can_tell(say):
+    found = {"devices": [{**H200, "pci": ""}], "driver": "580.1"}
+    assert "SM clock 1980 MHz" in doctor._management_library(found).detail
+    assert "watched as a whole" in doctor._management_library(found).detail
+    say(CARD + "process 1 1000\n")
+    assert doctor._management_library(found).detail == "SM clock 1980 MHz, memory by process"
+    away = {"devices": [{**H200, "pci": "0000:99:00.0"}], "driver": "580.1"}
+    assert doctor._management_library(away).status == "warn"
 
 
 async def test_an_interpreter_without_torch_is_named_with_its_path(tmp_path):
