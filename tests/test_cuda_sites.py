@@ -80,11 +80,11 @@ def test_five_thousand_lines_parse_in_milliseconds() -> None:
     big = "\n".join(f"__global__ void k{i}(float* x) {{\n  x[threadIdx.x] = {i};\n}}" for i in range(1700))
     parse_cuda("int x;")
 
-    start = time.perf_counter()
+    start = time.process_time()
     found = parse_cuda(big)
 
     assert len(found.functions) == 1700
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_a_text_that_grows_by_edits_is_read_as_if_it_were_new() -> None:

@@ -60,7 +60,7 @@ async def test_the_budget_in_candidates_ends_the_search(tmp_path):
 async def test_the_time_limit_ends_the_search_and_keeps_the_best(tmp_path):
     started = time.perf_counter()
     trajectory, _ = await run([["// us 40", "// sleep 60"], ["never"]], tmp_path, job={"rounds": 2, "seconds": 0.6})
-    assert time.perf_counter() - started < 5
+    assert time.perf_counter() - started < 30
     assert trajectory.best.source == "// us 40"
     assert trajectory.stopped.reason.startswith("time")
 
