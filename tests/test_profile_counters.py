@@ -162,6 +162,44 @@ def test_many_small_kernels_are_launch_bound_and_the_dominant_one_is_named():
     assert "kernel big takes 40% of the time of 4 kernels" in found.evidence
 
 
+def test_what_a_profile_must_hold_is_asked_for():
+    keys = {row["key"] for row in attribution.table()["metric"]}
+    wanted = {
+        "speed of light": {"memory_pct", "sm_pct"}, "throughput": {"dram_pct", "l2_pct", "l1_pct", "dram_bytes_per_s"},
+        "occupancy": {"occupancy_pct", "occupancy_limit_pct", "blocks_by_registers", "blocks_by_shared_memory",
+                      "blocks_by_warps", "blocks_by_block_limit"},
+        "mix": {f"inst_{kind}" for kind in ("fp32", "fp64", "fp16", "integer", "conversion", "memory", "control")},
+        "tensor pipe": {"tensor_pct"}, "conflicts": {"bank_conflicts", "shared_wavefronts"},
+        "sectors": {"load_sectors_per_request", "store_sectors_per_request"},
+        "spills": {"local_load_sectors", "local_store_sectors"},
+    }
+    assert {name: names - keys for name, names in wanted.items() if names - keys} == {}
+    assert {"long_scoreboard", "barrier", "mio_throttle"} <= set(attribution.table()["stall"]["states"])
+    assert all(row["meaning"] for row in attribution.table()["metric"])
+    sections = set(attribution.table()["sections"])
+    assert {"SpeedOfLight", "Occupancy", "WarpStateStats", "SourceCounters"} <= sections
+
+
+def test_the_documented_metrics_are_the_ones_that_are_asked_for():
+    page = (Path(__file__).parent.parent / "docs" / "profiling.md").read_text()
+    for row in attribution.table()["metric"]:
+        assert f"| `{row['key']}` |" in page, f"{row['key']} is missing in docs/profiling.md"
+        assert row["raw"][0] in page
+    for rule in attribution.table()["rule"]:
+        assert f"`{rule['limiter']}`" in page
+
+
+MIX = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+
+
+def test_the_instruction_mix_is_told_in_shares():
+    (launch,) = parse_raw(raw_page(("k", {})))
+    counts = {"fp32": 500.0, "integer": 300.0, "memory": 150.0, "control": 50.0}
+    values = {**launch.values, **{MIX.format(kind): to_value(str(count), "inst") for kind, count in counts.items()}}
+    found = attribution.attribute(attribution.kernel_counters([replace(launch, values=values)]))
+    assert "instructions: fp32 50%, integer 30%, memory 15%" in found.evidence
+
+
 def test_every_limiter_the_planner_knows_has_a_rule():
     codes = {rule["limiter"] for rule in attribution.table()["rule"]}
     assert {"launch", "divergence", "occupancy", "memory-latency", "barrier", "dram-bandwidth", "uncoalesced",
@@ -240,6 +278,9 @@ TROUBLE = [
     ('print("==WARNING== No kernels were profiled."); sys.exit(0)', "no kernel was captured; filter: kernels between"),
     ('print(\'{"ok": false, "problem": "RuntimeError: out of memory"}\'); sys.exit(3)', "out of memory"),
     ("sys.exit(5)", "ncu ended with status 5"),
+    ('print("==ERROR== Another instance of a profiler is active"); sys.exit(1)', "another profiler holds"),
+    ('print("==ERROR== The application returned an error code (11)."); sys.exit(11)', "error code (11)"),
+    ('sys.stderr.write("error while loading shared libraries: libcuda.so.1"); sys.exit(127)', "libcuda.so.1"),
     ("import time; time.sleep(60)", "did not finish within 1 s"),
 ]
 
@@ -256,6 +297,38 @@ async def test_trouble_is_told(ncu, behaviour, reason):
 async def test_an_empty_capture_with_a_graph_says_so(ncu):
     toolchain = ncu('print("==WARNING== No kernels were profiled."); sys.exit(0)')
     assert "CUDA graph" in (await run(toolchain, source="cudaGraphLaunch(graph, stream);")).status
+
+
+async def test_a_graph_that_was_measured_says_how(ncu):
+    counters = await run(ncu(raw=raw_page(("scale(float *)", {}), ("add(float *)", {}))),
+                         source="cudaGraphLaunch(graph, stream);")
+    assert counters.status == "measured"
+    assert len(counters.kernels) == 2
+    assert any("CUDA graph: its kernels were measured one by one" in sentence for sentence in counters.evidence)
+
+
+async def test_several_kernels_are_each_told_and_a_cut_is_said(ncu):
+    rows = [(f"step{number}(float *)", {"gpu__time_duration.sum": str(1000 * (number + 1))})
+            for number in range(profile.MAX_LAUNCHES)]
+    counters = await run(ncu(raw=raw_page(*rows)))
+    assert [k.kernel for k in counters.kernels] == [name for name, _ in rows]
+    assert sum(metrics(k)["time_share"].value for k in counters.kernels) == pytest.approx(1.0)
+    assert f"only the first {profile.MAX_LAUNCHES} kernels of the call were measured" in counters.evidence
+
+
+async def test_counters_that_are_partly_nan_are_left_out_and_counted(ncu):
+    gaps = dict.fromkeys(list(ROW)[3:9], "nan")
+    counters = await run(ncu(raw=raw_page(("k", gaps))))
+    assert counters.status == "measured"
+    assert metrics(counters.kernels[0])["dram_pct"].value is None
+    assert metrics(counters.kernels[0])["duration_us"].value == pytest.approx(41.28)
+    assert any("counters were n/a and are left out" in sentence for sentence in counters.evidence)
+
+
+async def test_a_source_page_that_cannot_be_read_costs_only_the_lines(ncu):
+    counters = await run(ncu(source="==ERROR== no source counters in this report\n"))
+    assert counters.status == "measured"
+    assert counters.lines == ()
 
 
 async def test_a_report_without_kernels_or_numbers_is_no_success(ncu):

@@ -87,6 +87,7 @@ def attribute(kernels: Sequence[KernelCounters]) -> Attribution:
                         f"of the time of {len(kernels)} kernels")
     evidence += _occupancy_limit(values)
     evidence += _heaviest_stall(values)
+    evidence += _mix(values)
     return Attribution(bound=rule["bound"], limiter=rule["limiter"], evidence=tuple(evidence))
 
 
@@ -160,7 +161,9 @@ def _derived(kernels: Sequence[Mapping[str, float | None]], dominant: int) -> di
     pipes = [v for key in ("fma_pct", "fp64_pct", "xu_pct", "alu_pct") if (v := values.get(key)) is not None]
     local = [v for key in ("local_load_sectors", "local_store_sectors") if (v := values.get(key)) is not None]
     l1_bytes = values.get("l1_bytes")
-    return {
+    kinds = {key.removeprefix("inst_"): v for key in values if key.startswith("inst_") and (v := values[key])}
+    mix = {f"mix.{kind}": count / sum(kinds.values()) for kind, count in kinds.items()}
+    return mix | {
         "kernels": float(len(kernels)),
         "mean_kernel_us": sum(known) / len(known) if known else None,
         "waste": 1 - ideal / asked if asked and ideal is not None else None,
@@ -198,6 +201,15 @@ def _occupancy_limit(values: Mapping[str, float | None]) -> list[str]:
     name = min(known, key=lambda key: known[key] or 0.0)
     blocks = f"{known[name]:.0f} blocks a multiprocessor by {name.replace('_', ' ')}"
     return [f"achieved occupancy {achieved:.0f} %, limited to {blocks}"]
+
+
+def _mix(values: Mapping[str, float | None]) -> list[str]:
+    """The three commonest kinds of instruction."""
+    kinds = {key.removeprefix("mix."): share for key, share in values.items() if key.startswith("mix.") and share}
+    if len(kinds) < 2:
+        return []
+    told = sorted(kinds, key=lambda kind: -kinds[kind])[:3]
+    return ["instructions: " + ", ".join(f"{kind} {kinds[kind]:.0%}" for kind in told)]
 
 
 def _heaviest_stall(values: Mapping[str, float | None]) -> list[str]:

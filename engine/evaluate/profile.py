@@ -165,6 +165,8 @@ def _counters(version: str, raw: str, lines: str, source: str) -> Counters:
     found = attribution.attribute(kernels)
     missing = sum(metric.value is None for kernel in kernels for metric in kernel.metrics)
     notes = [f"{missing} counters were n/a and are left out"] if missing > 4 * len(kernels) else []
+    if "cudaGraph" in source:
+        notes.append("the source uses a CUDA graph: its kernels were measured one by one, without their overlap")
     if len(kernels) >= MAX_LAUNCHES:
         notes.append(f"only the first {MAX_LAUNCHES} kernels of the call were measured")
     return Counters(status="measured", tool=version, kernels=kernels,
