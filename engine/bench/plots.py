@@ -107,7 +107,8 @@ def _ablation(pyplot: Any, rows: Sequence[Row], _baselines: Baselines) -> Any:
         axis.set(title=f"level {level}", ylim=(0, 102))
         axis.grid(axis="y", alpha=0.3)
     axes[0][0].set_ylabel("% of tasks")
-    axes[0][0].legend(fontsize="small")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.02),
+                  ncols=len(names), frameon=False)
     return figure
 
 
@@ -131,6 +132,7 @@ def _progress(pyplot: Any, rows: Sequence[Row], baselines: Baselines) -> Any:
             axis.axhline(geometric_mean(against), linestyle="--", color="grey", label="torch.compile, where valid")
         axis.set_ylabel("geometric mean of the best speed-up")
     axis.set_xlabel("candidates made")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
     return figure

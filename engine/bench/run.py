@@ -199,6 +199,8 @@ async def run(
     finally:
         for watcher in watching:
             watcher.cancel()
+    if left := sum(not results.has(*item) for item in wanted):
+        on_line(f"{left} of {len(wanted)} tasks have no complete result yet: --resume goes on")
     return results.rows
 
 

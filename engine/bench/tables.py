@@ -81,6 +81,8 @@ def fast_p(lines: Sequence[Row]) -> str:
         ("geomean_compile", _times)]
     names = ["level", "B", "tasks", "fast_0", "fast_1", "fast_2", "geo. mean (all)", "geo. mean (verified)",
              "fast_1 vs compile", "fast_2 vs compile", "geo. mean vs compile"]
+    if not lines:
+        return "No task has a complete result."
     return _table(names, [[str(line["level"] or "all"), str(line["budget"]), str(line["tasks"]),
                            *(show(line[key]) for key, show in columns)] for line in lines])
 
@@ -96,7 +98,9 @@ def policies(lines: Sequence[Row]) -> str:
 
 
 def medians(found: Row) -> str:
-    """Seconds."""
+    """Seconds; nothing where no task has any."""
+    if not any(found.values()):
+        return ""
     return "Medians: " + ", ".join(f"{key.removesuffix('_s').replace('_', ' ')} "
                                    f"{'n/a' if value is None else f'{value:.1f} s'}" for key, value in found.items())
 
