@@ -46,7 +46,7 @@ class Commands:
         self._progress: dict[str, JobProgress] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.results = ResultCommands(server, session, publisher)
-        self.runs = RunCommands(session)
+        self.runs = RunCommands(session, publisher)
 
     def register(self) -> None:
         """Tell pygls about every command."""

@@ -7,8 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from pygls import uris
+
 from contracts.errors import InputError
 from hiera_lsp.features import runs
+from hiera_lsp.jobs import Site
+from hiera_lsp.publisher import Publisher
 from hiera_lsp.session import Session
 
 if TYPE_CHECKING:
@@ -23,8 +27,8 @@ MOST = 500
 class RunCommands:
     """Answers come from the store, so that runs of other editors and of the command line are there too."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, publisher: Publisher) -> None:
+        self._session, self._publisher = session, publisher
         self._headlines: Headlines | None = None
 
     async def runs(self, argument: Any = None) -> dict[str, Any]:
@@ -65,7 +69,15 @@ class RunCommands:
         run = _run_in(argument)
         if any(job.run == run for job in self._session.jobs.running):
             raise InputError("a job is working on this run", hint="cancel it first")
-        self._known.delete(run)
+        store = self._known
+        job = store.load(run).job
+        store.delete(run)
+        result = self._session.results.at(Site(uris.from_fs_path(job.file) or "", job.name or "")) if job else None
+        if result is not None and result.summary.run == run:
+            # What it offers is gone with it.
+            self._session.results.update(result, state="discarded")
+            self._publisher.publish(result.uri)
+            self._publisher.refresh()
         return {"deleted": run}
 
     def kernel(self, argument: Any) -> dict[str, str]:

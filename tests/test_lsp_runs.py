@@ -26,8 +26,9 @@ from lsp_client import Client, LspError
 ROOT = Path(__file__).parent.parent
 
 
-def write(root: Path, name: str, events: list[tuple[str, object]], file: Path | str = "/nowhere/model.py") -> Path:
-    return stored_runs.write(root, name, events, Path(file), records.JOB.name)
+def write(root: Path, name: str, events: list[tuple[str, object]], file: Path | str = "/nowhere/model.py",
+          symbol: str = "Chain") -> Path:
+    return stored_runs.write(root, name, events, Path(file), symbol)
 
 
 @pytest.fixture
@@ -181,8 +182,7 @@ async def test_a_job_at_work_is_in_the_list_and_its_run_is_not_deleted(start, tm
     job = await client.command("hiera.optimize", uri=uri, symbol="SlowA")
     await client.wait_for(lambda: any("round 1" in r.get("message", "") for r in client.progress("report")))
     # The stand-in for a job writes no events; what the store knows of its run is put there by hand.
-    events = records.measured_events()[:8]
-    write(tmp_path / "cache", "run-SlowA", [(k, replace(v, name="SlowA") if k == "job" else v) for k, v in events], path)
+    write(tmp_path / "cache", "run-SlowA", records.measured_events()[:8], path, "SlowA")
     (found,) = (await client.command("hiera.runs"))["runs"]
     assert (found["at_work"], found["resumable"]) == (True, False)
     with pytest.raises(LspError, match="a job is working on this run"):
@@ -190,8 +190,10 @@ async def test_a_job_at_work_is_in_the_list_and_its_run_is_not_deleted(start, tm
     await client.command("hiera.cancel", **job)
     await client.wait_for(lambda: client.progress("end"))
     assert (await client.command("hiera.run", run="run-SlowA"))["reviewable"] is True
-    await client.command("hiera.discard", uri=uri, symbol="SlowA")
-    assert (await client.command("hiera.run", run="run-SlowA"))["reviewable"] is False
+    assert (await client.command("hiera.result", uri=uri, symbol="SlowA"))["standing"] == "offered"
+    await client.command("hiera.deleteRun", run="run-SlowA")
+    assert (await client.command("hiera.result", uri=uri, symbol="SlowA"))["standing"] == "discarded", \
+        "what cannot be read any more is not offered"
 
 
 async def test_a_candidate_of_an_older_run_is_judged_against_the_source_as_it_is(start, tmp_path) -> None:

@@ -36,8 +36,7 @@ def listed(session: Session, headline: Headline, root: Path) -> dict[str, Any]:
     data: dict[str, Any] = codec.to_data(headline)
     del data["events_bytes"], data["version"]
     return {**data, "at_work": at_work, "uri": _existing(headline.file),
-            "resumable": not at_work and not headline.complete and headline.file.endswith((".py", ".cu", ".cuh"))
-            and bool(headline.symbol)}
+            "resumable": not at_work and not headline.complete and headline.file.endswith((".py", ".cu", ".cuh"))}
 
 
 def described(session: Session, trajectory: Trajectory, folder: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ async function compare(left: string | null, right: string, title: string): Promi
 /** Reviews a candidate of the result that stands; an older one is judged against the source as it is now first. */
 async function review(client: HieraClient, { run, candidate }: CandidateNode): Promise<void> {
   if (run.uri === null) throw new Error(`${run.file} is gone`);
-  const site = { uri: run.uri, symbol: run.symbol };
+  const site = siteOf(run, run.uri);
   const document = await vscode.workspace.openTextDocument(vscode.Uri.parse(run.uri));
   const { reviewable } = await client.command<Run>("hiera.run", { run: run.run });
   if (reviewable) {
@@ -83,7 +83,7 @@ async function review(client: HieraClient, { run, candidate }: CandidateNode): P
 async function resume(client: HieraClient, line: RunLine): Promise<void> {
   if (line.uri === null) throw new Error(`${line.file} is gone`);
   await vscode.window.showTextDocument(vscode.Uri.parse(line.uri), { preview: false });
-  await client.command("hiera.optimize", { uri: line.uri, symbol: line.symbol, resume: line.run });
+  await client.command("hiera.optimize", { ...siteOf(line, line.uri), resume: line.run });
 }
 
 async function remove(client: HieraClient, tree: RunsTree, reports: Reports, line: RunLine): Promise<void> {
@@ -95,6 +95,11 @@ async function remove(client: HieraClient, tree: RunsTree, reports: Reports, lin
   await client.command("hiera.deleteRun", { run: line.run });
   reports.close(line.run);
   tree.refresh();
+}
+
+/** What a run is about; where it names no symbol, the file's only one. */
+function siteOf({ symbol }: RunLine, uri: string): { readonly uri: string; readonly symbol?: string } {
+  return symbol === "" ? { uri } : { uri, symbol };
 }
 
 type CandidateNode = Extract<Node, { kind: "candidate" }>;
