@@ -16,7 +16,7 @@ from engine.agents.expert import ExpertAgent
 from engine.devices import find_device
 from engine.evaluate.build import Builder
 from engine.evaluate.estimate import estimate
-from engine.evaluate.local import LocalEvaluator
+from engine.evaluate.local import LocalEvaluator, Settings
 from engine.evaluate.session import Prestarted
 from engine.evaluate.shares import measure_shares
 from engine.example_inputs import parse_script
@@ -65,9 +65,14 @@ def _llm_agent(job: Job) -> Agent:
 
 
 class LocalServices:
-    """Everything in processes of this machine, under the user's interpreter. See `engine.services.Services`."""
+    """Everything in processes of this machine, under the user's interpreter. See `engine.services.Services`.
 
-    def __init__(self) -> None:
+    Args:
+        settings: How much evaluation candidates get on a GPU; the usual where None.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings
         self._interpreter: str | None = None
         self._prestarted: Prestarted | None = None
 
@@ -139,7 +144,8 @@ class LocalServices:
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
         prestarted, self._prestarted = self._prestarted, None
-        evaluator = LocalJobEvaluator(toolchain, task, device, workload, prestarted)
+        evaluator = LocalJobEvaluator(toolchain, task, device, workload, prestarted,
+                                      self._settings if device.kind == "cuda" else None)
         evaluator.inner.begin()
         return evaluator
 
@@ -161,10 +167,10 @@ class LocalJobEvaluator:
     """The local evaluator of one task, with estimates where nothing can be measured."""
 
     def __init__(self, toolchain: Toolchain, task: Task, device: Device, workload: WorkloadProfile,
-                 prestarted: Prestarted | None = None) -> None:
+                 prestarted: Prestarted | None = None, settings: Settings | None = None) -> None:
         self.inner = LocalEvaluator(
             toolchain, device, task.contract, task.folder, Builder(toolchain, cache_root() / "builds"),
-            reduced=task.reduced, reduced_folder=task.reduced_folder, prestarted=prestarted)
+            reduced=task.reduced, reduced_folder=task.reduced_folder, prestarted=prestarted, settings=settings)
         self._device, self._workload = device, workload
 
     async def baseline(self) -> Baseline:

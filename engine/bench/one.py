@@ -39,6 +39,7 @@ class TaskRunner:
         work: Where it is kept which run belongs to which task.
         python: The interpreter with torch, for the fresh look.
         recheck: Take that look.
+        paired: Candidates are timed in turn with torch.compile too.
         limit_s: Seconds a task may search, or None.
         environment: All variables of the lane's processes.
         program: The command line of a task's process.
@@ -50,6 +51,7 @@ class TaskRunner:
     work: Path
     python: str
     recheck: bool
+    paired: bool
     limit_s: float | None
     environment: Mapping[str, str]
     program: Sequence[str]
@@ -88,7 +90,7 @@ class TaskRunner:
 
     async def _converse(self, job: Job, variant: str, note: _Notebook) -> Ended:
         return await converse(
-            {"what": "search", "job": codec.to_data(job), "variant": variant, "resume": note.run},
+            {"what": "search", "job": codec.to_data(job), "variant": variant, "resume": note.run, "paired": self.paired},
             program=self.program, environment=self.environment, limit_s=self._hard_s, cancel=self.stop,
             on_run=note.keep)
 

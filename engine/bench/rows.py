@@ -115,6 +115,7 @@ def candidate_row(trajectory: Trajectory, candidate: Candidate | None) -> dict[s
         "median_us": timing.median_us if timing else None, "speedup": timing.speedup if timing else None,
         "ci95": list(timing.ci95) if timing else None,
         "minimum_detectable": timing.minimum_detectable if timing else None,
+        "same_vs_same": timing.same_vs_same if timing else None,
         "speedup_vs_compile": timing.speedup_vs_compile if timing else None,
         "compile_ci95": list(timing.compile_ci95) if timing and timing.compile_ci95 else None,
         "wall_us": timing.wall_us if timing else None,

@@ -57,6 +57,7 @@ class BenchOptions:
         gpus: CUDA indices, each with its own tasks; empty for `device`.
         variants: Variants of the search, by name.
         recheck: Judge every winner again in a fresh process, and by KernelBench's protocol.
+        paired: Time candidates in turn with torch.compile too, which every search then compiles for itself.
         forms: Baselines to measure, of `baselines.FORMS`.
         baselines: Files with baselines of earlier sittings.
         commit: What to call the state of our text; None asks git.
@@ -76,6 +77,7 @@ class BenchOptions:
     gpus: tuple[int, ...] = ()
     variants: tuple[str, ...] = (FULL,)
     recheck: bool = True
+    paired: bool = True
     forms: tuple[str, ...] = baselines.FORMS
     baselines: tuple[Path, ...] = ()
     commit: str | None = None
@@ -110,7 +112,7 @@ class BenchOptions:
         """What a row says about how it was made."""
         return {"preset": self.preset, "budget": self.budget, "space": self.space, "agent": self.agent,
                 "precision": self.precision, "limit_s": self.limit_s, "parallel": self.parallel,
-                "gpus": len(self.gpus) or 1,
+                "gpus": len(self.gpus) or 1, "paired": self.paired,
                 **({"llm": codec.to_data(self.llm), "tokens": self.tokens, "fixed_space": self.fixed_space}
                    if self.agent == "llm" else {})}
 
@@ -260,7 +262,7 @@ class _Bench:
         """Take tasks until there are none, or no time for another."""
         runner = TaskRunner(
             settings=self.options.settings, work=self.options.work, python=python, recheck=self.options.recheck,
-            limit_s=self.options.limit_s, environment={**os.environ, **lane.environment}, program=self.program,
+            paired=self.options.paired, limit_s=self.options.limit_s, environment={**os.environ, **lane.environment}, program=self.program,
             provenance={**self.provenance, **({"lane": lane.name} if lane.name else {})}, stop=self.stop)
         loop = asyncio.get_running_loop()
         while not self.stop.is_set() and not self.queue.empty():

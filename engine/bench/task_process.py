@@ -24,6 +24,8 @@ from contracts import codec
 from contracts.errors import HieraError
 from engine.bench.check import check
 from engine.bench.variants import agent_of
+from engine.evaluate.local import Settings
+from engine.local import LocalServices, make_agent
 from engine.optimize import optimize
 from engine.process_tree import adopt_orphans, kill_tree
 from engine.store import Store
@@ -78,8 +80,10 @@ async def _serve(request: dict[str, Any], send: Any) -> None:
             told = True
             send(run=str(store.root / "runs" / trajectory.run) if request["resume"] is None else request["resume"])
 
-    await optimize(job, on_event=on_event, agent=agent_of(request["variant"], job), store=store,
-                   resume=request["resume"], cancel=cancel)
+    services = LocalServices(None if request["paired"] else Settings(compile_baseline="off"))
+    agent = agent_of(request["variant"], job) or make_agent(job)
+    await optimize(job, on_event=on_event, agent=agent, services=services, store=store, resume=request["resume"],
+                   cancel=cancel)
 
 
 def _listen(loop: asyncio.AbstractEventLoop, cancel: asyncio.Event) -> None:
