@@ -1,0 +1,121 @@
+"""Is a kernel ever faster than itself? On a real GPU, with the timing that jobs use.
+
+    python bench/same_vs_same.py [--pairs 200] [--seconds 500] [--json bench/results/same_vs_same.json]
+
+The contract's reference is a CUDA kernel of a stated number of dependent steps, and so is the candidate: first the same
+number (how often is it called faster? at most 3 % of the pairs), then 2 % fewer (how often is that found? at least 80 %
+at 1 % noise). Every pair is a whole timing of the search stage, in fresh blocks. Exit status 1 when a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from contracts import codec  # noqa: E402 - the path comes first.
+from contracts.contract import Contract  # noqa: E402
+from engine.devices import find_device  # noqa: E402
+from engine.evaluate.build import Builder  # noqa: E402
+from engine.evaluate.local import LocalEvaluator, Settings  # noqa: E402
+from engine.evaluate.trials import Limits  # noqa: E402
+from engine.extract_cu import extract_cu  # noqa: E402
+from engine.records import Candidate, Evaluation  # noqa: E402
+from engine.toolchain import find_toolchain  # noqa: E402
+
+STEPS = 20_000
+KERNEL = """// hiera: entry steps
+// hiera: arg x in float32[132, 256]
+// hiera: arg y out float32[132, 256]
+#include <cuda_runtime.h>
+__global__ void steps_kernel(const float* x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  float value = x[i], kept = value;
+  // Each step waits for the one before; the result does not depend on how many there are.
+  for (int step = 0; step < STEPS; ++step) value = fmaf(value, 0.999999f, 1e-6f * kept);
+  y[i] = value == 1e30f ? value : kept;
+}
+extern "C" void steps(const float* x, float* y, cudaStream_t stream) {
+  steps_kernel<<<132, 256, 0, stream>>>(x, y);
+}
+"""
+
+
+async def timed(evaluator: LocalEvaluator, contract: Contract, name: str, source: str, pairs: int, seconds: float
+                ) -> list[Evaluation]:
+    """Timings of one text against the reference, until `pairs` or the time is reached."""
+    found: list[Evaluation] = []
+    begin = time.perf_counter()
+    candidate = Candidate(id=name, source=source, space="cuda", author="user")
+    while len(found) < pairs and time.perf_counter() - begin < seconds:
+        judged = await evaluator.evaluate(contract, candidate)
+        if judged.timing is None:
+            raise SystemExit(f"{name} was not timed: {judged.failure}")
+        found.append(judged)
+    return found
+
+
+def summary(found: list[Evaluation]) -> dict[str, Any]:
+    timings = [e.timing for e in found if e.timing is not None]
+    speedups = [t.speedup for t in timings]
+    return {
+        "pairs": len(timings), "claimed_faster": sum(t.ci95[0] > 1.0 for t in timings),
+        "claimed_slower": sum(t.ci95[1] < 1.0 for t in timings), "median_speedup": median(speedups),
+        "least": min(speedups), "most": max(speedups), "median_us": median(t.median_us for t in timings),
+        "same_vs_same": median(t.same_vs_same or 0.0 for t in timings),
+        "minimum_detectable": median(t.minimum_detectable for t in timings),
+        "notes": sorted({note for t in timings for note in t.notes}),
+        "clock_mhz": sorted({sample.sm_mhz for t in timings for sample in t.clocks if sample.sm_mhz}),
+    }
+
+
+async def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=500.0, help="for each of the two parts")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args()
+    device, toolchain = await find_device("cuda"), await find_toolchain(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="hiera-same-") as name:
+        scratch = Path(name)
+        file = scratch / "steps.cu"
+        file.write_text(KERNEL.replace("STEPS", str(STEPS)))
+        own = await extract_cu(file, None, out=scratch / "contract", python=toolchain.python)
+        fewer = own.source.replace(str(STEPS), str(int(STEPS / 1.02)))
+        assert fewer != own.source
+        # The texts are known to be right: what counts here is time.
+        settings = Settings(limits=Limits(search_s=0.1, perturbations=1, repeats=1, trials=3))
+        evaluator = LocalEvaluator(toolchain, device, own.contract, own.folder, Builder(toolchain, scratch / "cache"),
+                                   settings=settings)
+        try:
+            await evaluator.prepare()
+            same = await timed(evaluator, own.contract, "same", own.source, options.pairs, options.seconds)
+            less = await timed(evaluator, own.contract, "2 % fewer", fewer, options.pairs // 4, options.seconds)
+        finally:
+            await evaluator.close()
+    document = {
+        "what": "a kernel against itself and against one with 2 % fewer steps, by the timing of the search stage",
+        "gpu": device.name, "driver": device.driver, "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "goals": "at most 3 % claimed faster; at least 80 % found", "same": summary(same), "two_percent": summary(less),
+        "one_timing": codec.to_data(same[0].timing),
+    }
+    if options.json:
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    print(json.dumps({key: document[key] for key in ("gpu", "same", "two_percent")}, indent=1))
+    held = document["same"]["claimed_faster"] <= 0.03 * len(same)
+    found = document["two_percent"]["claimed_faster"] >= 0.8 * len(less)
+    return int(not (held and found))
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
