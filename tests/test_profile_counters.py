@@ -12,7 +12,7 @@ import pytest
 from contracts.contract import Argument, Contract, Variant
 from contracts.tensors import TensorSpec
 from engine.devices import target_device
-from engine.evaluate import attribution, profile
+from engine.evaluate import attribution, profile, sandbox
 from engine.evaluate.ncu_csv import base_unit, parse_raw, parse_source, to_value
 from engine.records import Build
 
@@ -237,6 +237,47 @@ open({folder!r} + "/command.txt", "a").write(" ".join(args) + "\\n")
 {behaviour}
 open(args[args.index("--export") + 1] + ".ncu-rep", "w").write("report")
 '''
+
+
+@pytest.fixture(autouse=True)
+def no_sandbox(monkeypatch):
+    """The stand-in writes beside itself."""
+    monkeypatch.setattr(profile, "_may_be_shut_in", set())
+
+
+SHUT_IN = """
+import os
+outside = {outside!r}
+try:
+    open(outside, "w").write("x")
+except OSError:
+    pass
+if {only_without} and not os.path.exists({probe!r}):
+    print("==ERROR== Failed to initialize the profiler: LibraryNotLoaded"); sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("only_without", [False, True])
+async def test_ncu_is_shut_in_where_it_works_so(ncu, tmp_path, monkeypatch, only_without):
+    works, why = await sandbox.candidate_sandbox(cuda=True)
+    if not works:
+        pytest.skip(f"bubblewrap does not work on this machine: {why}")
+    monkeypatch.setattr(profile, "_may_be_shut_in", {"yes"})
+    probe = tmp_path / "hidden" / "file"  # Behind the /tmp that the sandbox hides.
+    probe.parent.mkdir()
+    probe.write_text("")
+    outside = tmp_path / "outside"
+    tool = tmp_path / "tool"
+    tool.mkdir()
+    toolchain = ncu(SHUT_IN.format(outside=str(outside), only_without=only_without, probe=str(probe)))
+    text = Path(toolchain.ncu).read_text().replace(f'open({str(tmp_path)!r} + "/command.txt", "a")', 'open("/dev/null", "a")')
+    toolchain.ncu = str(tool / "ncu")
+    Path(toolchain.ncu).write_text(text)
+    Path(toolchain.ncu).chmod(0o755)
+    counters = await run(toolchain)
+    assert counters.status == "measured"
+    assert outside.exists() == only_without
+    assert bool(profile._may_be_shut_in) != only_without
 
 
 @pytest.fixture

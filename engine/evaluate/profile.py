@@ -20,11 +20,13 @@ from typing import Any
 from contracts.contract import Argument, Contract
 from contracts.errors import WorkerTimeoutError
 from engine import processes
-from engine.evaluate import attribution
+from engine.evaluate import attribution, sandbox
 from engine.evaluate.ncu_csv import parse_raw, parse_source
 from engine.records import Build, Counters, Device
 
 LAUNCH = Path(__file__).parent.parent / "worker" / "launch.py"
+# Emptied once ncu was seen to work here without the sandbox only, so that each profile does not fail first.
+_may_be_shut_in = {"yes"}
 WARM_CALLS = 2
 MAX_LAUNCHES = 16  # A whole model has hundreds of kernels; each is replayed some ten times.
 IMPORT_TIMEOUT_S = 60.0
@@ -104,16 +106,26 @@ async def _measure(
     program = [str(getattr(toolchain, "python", "python3")), "-u", str(LAUNCH), str(spec)]
     # Its own TMPDIR: ncu's lock file in a shared one may belong to another user.
     env = processes.child_environment({"TMPDIR": str(folder), "LC_ALL": "C"})
+    assert build.extension is not None
+    shown = [Path(build.extension).parent, Path(ncu).absolute().parent]
+    shut_in = await sandbox.tool_prefix(folder, python=program[0], shown=shown) if _may_be_shut_in else []
     try:
         version = await ncu_version(ncu)
         extra: Sequence[str] = attribution.extra_metrics()
-        done = await processes.run(_command(ncu, report, extra, program), timeout_s=timeout_s, cwd=folder, env=env)
-        unknown = _unknown_metrics(done.output)
-        if unknown:
-            extra = [name for name in extra if name not in unknown]
-            done = await processes.run(_command(ncu, report, extra, program), timeout_s=timeout_s, cwd=folder, env=env)
+        while True:
+            done = await _run(shut_in, _command(ncu, report, extra, program), timeout_s, folder, env)
+            unknown = _unknown_metrics(done.output)
+            if unknown & set(extra):
+                extra = [name for name in extra if name not in unknown]
+            elif shut_in and not _report(folder) and '"ok": false' not in done.output:
+                # Seen from here, a profiler that the sandbox breaks looks like one that is broken.
+                shut_in = []
+            else:
+                break
         (folder / "ncu.log").write_text(done.output, encoding="utf-8")
-        found = next(iter(sorted(folder.glob("report*.ncu-rep*"))), None)
+        found = _report(folder)
+        if found is not None and not shut_in:
+            _may_be_shut_in.clear()
         trouble = explain(done.output, done.status, source, has_report=found is not None)
         if trouble or found is None:
             return _not_measured(trouble or f"ncu wrote no report: {_last_line(done.output)}", version)
@@ -124,6 +136,22 @@ async def _measure(
     except OSError as error:
         return _not_measured(f"ncu could not be started: {error}")
     return _counters(version, raw, lines, source)
+
+
+async def _run(
+    shut_in: Sequence[str], command: Sequence[str], timeout_s: float, folder: Path, env: dict[str, str]
+) -> processes.Finished:
+    """One run of ncu. One that hangs in the sandbox counts as failed: it is tried without."""
+    try:
+        return await processes.run([*shut_in, *command], timeout_s=timeout_s, cwd=folder, env=env)
+    except WorkerTimeoutError as error:
+        if not shut_in:
+            raise
+        return processes.Finished(124, "", error.problem)
+
+
+def _report(folder: Path) -> Path | None:
+    return next(iter(sorted(folder.glob("report*.ncu-rep*"))), None)
 
 
 def launch_spec(contract: Contract, build: Build, device: Device) -> dict[str, Any]:

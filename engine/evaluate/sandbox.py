@@ -134,6 +134,15 @@ async def candidate_prefix(shared: Path, *, cuda: bool, python: str) -> list[str
     return candidate_command(shared, cuda=cuda, python=python) if works else []
 
 
+async def tool_prefix(folder: Path, *, python: str, shown: Sequence[Path]) -> list[str]:
+    """What the command line of a profiler begins with, which runs a candidate in a process of its own.
+
+    It keeps the rights it has, because counters need them, and may write to `folder` only. Empty without bubblewrap.
+    """
+    works, _why = await candidate_sandbox(cuda=True)
+    return candidate_command(folder, cuda=True, python=python, rights=True, shown=shown) if works else []
+
+
 async def candidate_report(*, cuda: bool) -> dict[str, str]:
     """For the verdict: whether bubblewrap is in force, or why it is not."""
     works, why = await candidate_sandbox(cuda=cuda)
@@ -169,7 +178,9 @@ async def _try_candidate(cuda: bool) -> tuple[bool, str]:
     return not why, why
 
 
-def candidate_command(shared: Path, *, cuda: bool, python: str) -> list[str]:
+def candidate_command(
+    shared: Path, *, cuda: bool, python: str, rights: bool = False, shown: Sequence[Path] = ()
+) -> list[str]:
     """The prefix that starts a candidate in bubblewrap.
 
     With a GPU the process and IPC namespaces stay the engine's: CUDA's memory handles are not to be had across them.
@@ -178,10 +189,12 @@ def candidate_command(shared: Path, *, cuda: bool, python: str) -> list[str]:
         shared: The session's private folder, the only one that stays writable.
         cuda: The GPU's device files are needed.
         python: The interpreter; where it lies in a hidden place, its environment is shown again.
+        rights: Keep the capabilities that the engine has.
+        shown: Further folders to show again, read-only.
     """
     home = Path.home()
-    command = ["bwrap", "--unshare-net", "--unshare-uts", "--die-with-parent", "--cap-drop", "ALL",
-               "--ro-bind", "/", "/", "--dev", "/dev"]
+    command = ["bwrap", "--unshare-net", "--unshare-uts", "--die-with-parent",
+               *(() if rights else ("--cap-drop", "ALL")), "--ro-bind", "/", "/", "--dev", "/dev"]
     if cuda:
         command += ["--bind", "/proc", "/proc"]  # CUDA names its threads there.
         for node in sorted(path for pattern in DEVICES for path in DEVICE_FOLDER.glob(pattern)):
@@ -196,7 +209,7 @@ def candidate_command(shared: Path, *, cuda: bool, python: str) -> list[str]:
             command += ["--tmpfs", str(path)]
         elif path.exists():
             command += ["--ro-bind", "/dev/null", str(path)]
-    for path in [*SHOWN_AGAIN, *map(str, _environments(python))]:
+    for path in [*SHOWN_AGAIN, *map(str, _environments(python)), *map(str, shown)]:
         if any(Path(path).is_relative_to(hidden) for hidden in HIDDEN_FOLDERS) and Path(path).exists():
             command += ["--ro-bind", path, path]
     return [*command, "--bind", str(shared), str(shared), "--chdir", str(shared), "--"]
