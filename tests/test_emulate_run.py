@@ -139,7 +139,7 @@ def lab(tmp_path_factory):
     made = Lab(tmp_path_factory.mktemp("emulate"))
     yield made
     made.child.stdin.close()
-    made.child.wait(timeout=10)
+    made.child.wait(timeout=60)
 
 
 @pytest.mark.parametrize(("name", "pairs", "tolerance"), CASES, ids=[case[0] for case in CASES])
