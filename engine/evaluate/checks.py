@@ -23,6 +23,7 @@
 | quiet | the process does nothing while nothing is asked of it |
 | stream order | results are ready for work enqueued on the current stream right after the call |
 | cuda errors | no error pending after a call |
+| host access | host code reads and writes host memory only |
 | backend flags | torch's flags, current stream and L2 limit are as before |
 | threads | no thread appears after the first calls |
 | timed calls audited | outputs of timed calls, picked afterwards, are right |
@@ -45,9 +46,9 @@ from engine.records import Check, Verification
 NAMES = (
     "null test", "runs", "outputs", "numeric", "not trivial", "bias", "shape variants", "misaligned views",
     "special values", "poison", "inputs untouched", "guard bands", "alias", "fresh inputs", "one element changed",
-    "held outputs", "repeatability", "under load", "stream order", "cuda errors", "backend flags", "threads", "quiet",
-    "timed calls audited", "calls alike", "wall clock", "plausible time", "real headers", "second process",
-    "sanitizer", "initcheck", "racecheck", "synccheck",
+    "held outputs", "repeatability", "under load", "stream order", "cuda errors", "host access", "backend flags",
+    "threads", "quiet", "timed calls audited", "calls alike", "wall clock", "plausible time", "real headers",
+    "second process", "sanitizer", "initcheck", "racecheck", "synccheck",
 )
 WINNER_ONLY = frozenset(NAMES[NAMES.index("real headers"):])
 WHEN_TIMED = frozenset({"timed calls audited", "calls alike", "wall clock", "plausible time"})
