@@ -110,6 +110,7 @@ export class Workbench {
 
   async focusEditor(): Promise<void> {
     await this.command("View: Focus Active Editor Group");
+    await this.page.locator(".editor-group-container.active .monaco-editor.focused").first().waitFor();
   }
 
   async undo(): Promise<void> {
