@@ -53,7 +53,7 @@ export async function probe(path: string): Promise<Probed> {
       if (error === null) resolve(stdout);
       else if (error.killed === true) reject(new Error(`it did not answer within ${LIMIT_MS / 1000} seconds`));
       else if (error.code === "ENOENT") reject(new Error("there is no such file"));
-      else reject(new Error(stderr.trim() === "" ? error.message : stderr.trim().split("\n").at(-1)));
+      else reject(new Error(reasonIn(stderr) || error.message));
     }).stdin?.end();
   });
   try {
@@ -61,6 +61,12 @@ export async function probe(path: string): Promise<Probed> {
   } catch {
     throw new Error("it does not answer as Python does");
   }
+}
+
+/** The line of an output that says what went wrong: a traceback ends with it, a shim's message begins with it. */
+function reasonIn(output: string): string {
+  const lines = output.trim().split("\n");
+  return [...lines].reverse().find((line) => /Error\b/.test(line)) ?? lines[0] ?? "";
 }
 
 /** `Python 3.11.2, torch 2.13.0 (CUDA 12.8)`. */

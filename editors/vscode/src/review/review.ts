@@ -135,6 +135,7 @@ export class Review implements vscode.Disposable {
   }
 
   private async close(site: Site): Promise<void> {
+    void vscode.commands.executeCommand("setContext", "hiera.reviewed", true);
     const rights = this.rightsOf(site);
     await closeTabs(rights);
     for (const right of rights) this.reviewed.delete(right);

@@ -1,7 +1,7 @@
 // Start, restart and end of the language server, and the commands to it.
 
 import * as vscode from "vscode";
-import { DidChangeConfigurationNotification, type DynamicFeature, ExecuteCommandRequest, LanguageClient, type LanguageClientOptions, RevealOutputChannelOn, State } from "vscode-languageclient/node";
+import { DidChangeConfigurationNotification, type DynamicFeature, ExecuteCommandRequest, type LanguageClient, type LanguageClientOptions, RevealOutputChannelOn, State } from "vscode-languageclient/node";
 import { JobProgress } from "../jobs/progress";
 import type { Choice } from "../python/choose";
 import type { Pythons } from "../python/pythons";
@@ -10,9 +10,11 @@ import { Crashes } from "./crashes";
 import { launchOf } from "./launch";
 import { middleware, type Progress } from "./middleware";
 import type { RunningJob } from "./protocol";
-import { logLines } from "./stderr";
+import { QuietClient } from "./quietClient";
+import { Stderr } from "./stderr";
 
 const STOP_MS = 3000;
+const LAST_WORDS_MS = 500;
 const SELECTOR = [
   { scheme: "file", language: "python" },
   { scheme: "file", language: "cuda-cpp" },
@@ -28,7 +30,9 @@ export class Connection implements HieraClient, vscode.Disposable {
   private readonly interceptors = new Map<string, Interceptor>();
   private readonly states = new vscode.EventEmitter<ServerState>();
   private readonly jobEvents = new vscode.EventEmitter<readonly RunningJob[]>();
+  private readonly endEvents = new vscode.EventEmitter<{ readonly job: RunningJob; readonly message: string }>();
   private readonly resultEvents = new vscode.EventEmitter<void>();
+  private readonly stderr = new Stderr();
   private readonly crashes = new Crashes(() => {
     this.fail("it ended five times within three minutes, so it is not started again");
   });
@@ -37,6 +41,7 @@ export class Connection implements HieraClient, vscode.Disposable {
   });
   readonly onDidChangeState = this.states.event;
   readonly onDidChangeJobs = this.jobEvents.event;
+  readonly onDidEndJob = this.endEvents.event;
   readonly onDidChangeResults = this.resultEvents.event;
 
   /**
@@ -93,7 +98,7 @@ export class Connection implements HieraClient, vscode.Disposable {
   }
 
   dispose(): void {
-    for (const emitter of [this.states, this.jobEvents, this.resultEvents]) emitter.dispose();
+    for (const emitter of [this.states, this.jobEvents, this.endEvents, this.resultEvents]) emitter.dispose();
   }
 
   private async begin(): Promise<void> {
@@ -102,19 +107,23 @@ export class Connection implements HieraClient, vscode.Disposable {
       return;
     }
     this.change("starting");
+    this.stderr.last = "";
     try {
       const { server, libraries } = await this.pythons.forServer();
       const launch = launchOf(server, libraries, process.env);
       this.log.info(`server: ${launch.command} (${server.why})`);
       const options = { env: { ...process.env, ...launch.environment } };
-      this.client = new LanguageClient("hiera", "HIERA", { command: launch.command, args: [...launch.args], options }, this.options());
+      this.client = new QuietClient("hiera", "HIERA", { command: launch.command, args: [...launch.args], options }, this.options());
       this.client.registerFeature(abilities());
       this.client.onDidChangeState(({ newState }) => { this.follow(newState); });
       this.client.onNotification("experimental/serverStatus", () => { void this.hearJobs(); });
       await this.client.start();
     } catch (error) {
+      this.log.error(error instanceof Error ? error : String(error));
       await this.end();
-      this.fail(error instanceof Error ? error.message : String(error));
+      // The connection breaks before the last words come through.
+      if (this.stderr.last === "") await new Promise((resolve) => setTimeout(resolve, LAST_WORDS_MS));
+      this.fail(this.stderr.last || (error instanceof Error ? error.message : String(error)));
     }
   }
 
@@ -123,7 +132,7 @@ export class Connection implements HieraClient, vscode.Disposable {
       documentSelector: SELECTOR,
       outputChannel: this.log,
       traceOutputChannel: this.log,
-      stdioOptions: { stdout: logLines, stderr: logLines },
+      stdioOptions: { stdout: this.stderr.read, stderr: this.stderr.read },
       revealOutputChannelOn: RevealOutputChannelOn.Never,
       initializationOptions: { trusted: true },
       initializationFailedHandler: () => false,
@@ -141,7 +150,7 @@ export class Connection implements HieraClient, vscode.Disposable {
     const client = this.client;
     this.client = undefined;
     this.progress.closeAll();
-    if (client !== undefined) {
+    if (client?.needsStop() === true) {
       try {
         await client.dispose(STOP_MS);
       } catch (error) {
@@ -154,6 +163,7 @@ export class Connection implements HieraClient, vscode.Disposable {
 
   private follow(now: State): void {
     if (now === State.Running) {
+      this.crashes.ran();
       this.started(this).then(
         () => { this.change("running"); },
         (error: unknown) => { this.log.error(String(error)); },
@@ -196,11 +206,13 @@ export class Connection implements HieraClient, vscode.Disposable {
       this.tellJobs(this.jobs.map((job) =>
         job.jobId === token ? { ...job, line: message ?? job.line, percentage: percentage ?? job.percentage } : job));
     } else {
-      void this.hearJobs();
       if (value.kind === "end") {
-        this.log.info(`${token}: ${value.message ?? "ended"}`);
+        const job = this.jobs.find(({ jobId }) => jobId === token);
+        this.log.info(`${job?.symbol ?? token}: ${value.message ?? "ended"}`);
+        if (job !== undefined) this.endEvents.fire({ job, message: value.message ?? "ended" });
         this.resultsChanged();
       }
+      void this.hearJobs();
     }
     return true;
   }
