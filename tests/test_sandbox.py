@@ -123,6 +123,20 @@ def test_the_argument_vector_with_a_gpu(tmp_path, monkeypatch):
     assert words[-6:] == ["--bind", str(tmp_path), str(tmp_path), "--chdir", str(tmp_path), "--"]
 
 
+def test_places_that_are_hidden_are_shown_where_the_interpreter_needs_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(sandbox, "HIDDEN_FOLDERS", (str(tmp_path),))
+    for name in ("venv/bin", "libraries", "toolkit", "extension"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{tmp_path / 'libraries'}:")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    words = sandbox.candidate_command(tmp_path, cuda=True, python=str(tmp_path / "venv" / "bin" / "python"),
+                                      rights=True, shown=[tmp_path / "extension"])
+    shown = {words[i + 1] for i, word in enumerate(words) if word == "--ro-bind" and words[i + 1] != "/"}
+    assert shown >= {str(tmp_path / name) for name in ("venv", "libraries", "toolkit", "extension")}
+    assert "--cap-drop" not in words
+    assert words[words.index("--setenv") + 1] == "HIERA_BYTECODE"
+
+
 async def test_without_bubblewrap_the_reason_is_told(monkeypatch):
     monkeypatch.setattr(sandbox, "_candidates", {})
     monkeypatch.setenv("PATH", "/nonexistent")

@@ -192,9 +192,10 @@ def candidate_command(
         rights: Keep the capabilities that the engine has.
         shown: Further folders to show again, read-only.
     """
-    home = Path.home()
     command = ["bwrap", "--unshare-net", "--unshare-uts", "--die-with-parent",
-               *(() if rights else ("--cap-drop", "ALL")), "--ro-bind", "/", "/", "--dev", "/dev"]
+               *(() if rights else ("--cap-drop", "ALL")), "--ro-bind", "/", "/", "--dev", "/dev",
+               # Read-only in here, so that it may be the one that trusted processes fill.
+               *("--setenv", *next(iter(processes.bytecode_cache("judge").items())))]
     if cuda:
         command += ["--bind", "/proc", "/proc"]  # CUDA names its threads there.
         for node in sorted(path for pattern in DEVICES for path in DEVICE_FOLDER.glob(pattern)):
@@ -204,7 +205,7 @@ def candidate_command(
     for name in HIDDEN_FOLDERS:
         if Path(name).is_dir() and not Path(name).is_symlink():
             command += ["--tmpfs", name]
-    for path in (home / name for name in HIDDEN_AT_HOME):
+    for path in (Path(os.path.expanduser("~"), name) for name in HIDDEN_AT_HOME):  # noqa: PTH111 - never raises.
         if path.is_dir():
             command += ["--tmpfs", str(path)]
         elif path.exists():
@@ -219,5 +220,6 @@ def _environments(python: str) -> list[Path]:
     """Folders of the interpreter as named and as linked to, of our own worker, and of libraries it is told of."""
     named = Path(python).absolute()  # Not resolved: a virtual environment's python is a link.
     found = [named.parent.parent, named.resolve().parent.parent, Path(processes.WORKER_MAIN).parent]
-    found += [Path(name) for name in os.environ.get("LD_LIBRARY_PATH", "").split(":") if name]
+    for variable in ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"):
+        found += [Path(name) for name in os.environ.get(variable, "").split(":") if name]
     return [path for path in dict.fromkeys(found) if path != Path("/")]
