@@ -87,6 +87,50 @@ async def test_a_cu_file(tmp_path: Path, client: Client) -> None:
     assert (await client.command("hiera.report", uri=uri, symbol="twice"))["file"].endswith("report.html")
 
 
+BINDING = """\
+// Doubles and clips, bound to Python.
+// hiera: arg x in float32[64, 64]
+// hiera: returns float32[64, 64]
+// hiera: reference torch.relu(2.0 * x)
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+
+struct Pack { int mine; };  // used by other files
+
+__global__ void clip_kernel(const float* x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = x[i] < 0.0f ? 0.0f : 2.0f * x[i];
+}
+
+// What Python calls.
+torch::Tensor clip(torch::Tensor x) {
+\tauto y = torch::empty_like(x);
+\tclip_kernel<<<16, 256, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), y.data_ptr<float>());
+\treturn y;
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("clip", &clip); }
+"""
+
+
+async def test_a_kernel_written_anew_leaves_the_rest_of_the_users_file(tmp_path: Path, client: Client) -> None:
+    path = tmp_path / "clip.cu"
+    path.write_text(BINDING)
+    uri = client.open(path, "cuda-cpp")
+    await run(client, "hiera.optimize", uri, "clip")
+    found = await client.command("hiera.result", uri=uri, symbol="clip")
+    ours = [c["id"] for c in found["summary"]["candidates"] if c["accepted"] and c["author"] != "user"]
+    assert ours, found["summary"]["candidates"]
+    await client.command("hiera.choose", uri=uri, symbol="clip", candidate=ours[0])
+    await client.command("hiera.accept", uri=uri, symbol="clip")
+    lost = [line for line in BINDING.splitlines() if line not in client.texts[uri].splitlines()]
+    # The old kernel and the old body are gone, and nothing else.
+    assert lost == BINDING.splitlines()[9:12] + BINDING.splitlines()[16:19]
+    assert (await client.command("hiera.result", uri=uri, symbol="clip"))["standing"] == "accepted"
+    client.undo(uri)
+    assert client.texts[uri] == BINDING
+
+
 async def test_verified_again_after_an_edit(tmp_path: Path, client: Client) -> None:
     path = tmp_path / "model.py"
     path.write_text(MODULE)
