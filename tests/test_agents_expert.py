@@ -68,6 +68,23 @@ async def test_a_recipe_that_changes_no_text_is_no_candidate():
     assert len({c.source for c in made}) == len(made)
 
 
+async def test_choices_about_the_whole_module_do_not_wait_for_their_direction(monkeypatch):
+    """A deep network has a choice an operator in each direction, which would fill the budget."""
+    many = tuple(Tunable(key=f"kernel_{i}.width", direction="M", values=(4, 2, 1), meaning="") for i in range(30))
+    whole = Tunable(key="launches", direction="C", values=("single", "graph"), meaning="", weight=1.0)
+
+    def write(contract, recipe, device):
+        return replace(fake_write(contract, recipe, device), tunables=(*many, whole))
+
+    monkeypatch.setattr(codegen, "write", write)
+
+    plan, made = await propose(ExpertAgent(), situation_of(), 6)
+
+    assert plan.direction != "C"
+    assert {"launches": "graph"} in [c.recipe["choices"] for c in made]
+    assert made[0].recipe["choices"] == {}
+
+
 async def test_the_same_situation_gives_the_same_answer():
     assert await propose(ExpertAgent(), situation_of(), 6) == await propose(ExpertAgent(), situation_of(), 6)
 

@@ -25,6 +25,8 @@ from engine.records import Candidate, Evaluation, Plan, Score, Strategy
 from engine.trajectory import Usage, candidate_id
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# Share of the module's time from which a choice counts as one about all of it.
+BROAD = 0.9
 # What code generation can always write where ATen operators are allowed.
 SAFEST = codegen.Recipe(space="cuda_libs_torch", choices={"fusion": "none"})
 
@@ -111,15 +113,33 @@ class ExpertAgent:
     def _ideas(self, situation: Situation, plan: Plan, strategy: Strategy) -> Iterator[Mapping[str, object]]:
         seeds, last = self._seeds(situation, plan)
         moves = list(strategy.moves)
-        # The planned space's default is candidate 1. Other spaces are interleaved with moves, so that a small
-        # budget sees both.
+        # The planned space's default is candidate 1. Choices about the whole module and other spaces are interleaved
+        # with moves, so that a small budget sees all three.
         yield from seeds[:1]
-        rest = seeds[1:]
-        while moves or rest:
-            yield from moves[:2]
+        rest, broad = seeds[1:], self._broad_moves(situation, plan)
+        while moves or rest or broad:
+            yield from moves[:1]
+            yield from broad[:1] or moves[1:2]
             yield from rest[:1]
-            moves, rest = moves[2:], rest[1:]
+            moves, broad, rest = moves[1 if broad else 2 :], broad[1:], rest[1:]
         yield from last
+
+    def _broad_moves(self, situation: Situation, plan: Plan) -> list[Mapping[str, object]]:
+        """One step of each choice that touches nearly the whole module, whatever direction the plan prefers.
+
+        In a deep network the direction at hand has a choice an operator; the few that matter to all would wait long.
+        """
+        tried = {(space, frozenset(choices.items())) for space, choices in _tried(situation)}
+        found: list[Mapping[str, object]] = []
+        for base in self._bases(situation, plan.space)[:1]:
+            for tunable in base.tunables:
+                if tunable.weight < BROAD or tunable.direction == plan.direction or tunable.key in base.choices:
+                    continue
+                choices = {**base.choices, tunable.key: tunable.values[1]}
+                if (base.space, frozenset(choices.items())) not in tried:
+                    found.append({"parent": base.candidate, "space": base.space, "choices": choices,
+                                  "direction": tunable.direction, "title": f"{tunable.key} = {tunable.values[1]}"})
+        return found
 
     def _seeds(
         self, situation: Situation, plan: Plan
