@@ -320,7 +320,7 @@ def test_the_real_program_ends_with_all_it_started_when_the_benchmark_is_gone(tm
     """A process of the real program, cut off while its child works."""
     task = tmp_path / "task.py"
     task.write_text("import time\ntime.sleep(120)\n")
-    request = {"what": "search", "variant": "full", "resume": None,
+    request = {"what": "search", "variant": "full", "resume": None, "paired": True,
                "job": {"file": str(task), "name": "Model", "device": "none", "python": sys.executable}}
     process = subprocess.Popen(children.PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                                env={**os.environ, "HIERA_CACHE": str(tmp_path / "cache")}, start_new_session=True)

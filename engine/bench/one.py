@@ -90,7 +90,8 @@ class TaskRunner:
 
     async def _converse(self, job: Job, variant: str, note: _Notebook) -> Ended:
         return await converse(
-            {"what": "search", "job": codec.to_data(job), "variant": variant, "resume": note.run, "paired": self.paired},
+            {"what": "search", "job": codec.to_data(job), "variant": variant, "resume": note.run,
+             "paired": self.paired},
             program=self.program, environment=self.environment, limit_s=self._hard_s, cancel=self.stop,
             on_run=note.keep)
 

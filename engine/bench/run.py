@@ -260,9 +260,10 @@ class _Bench:
 
     async def lane(self, lane: Lane, python: str, begin: float) -> None:
         """Take tasks until there are none, or no time for another."""
+        given = self.options
         runner = TaskRunner(
-            settings=self.options.settings, work=self.options.work, python=python, recheck=self.options.recheck,
-            paired=self.options.paired, limit_s=self.options.limit_s, environment={**os.environ, **lane.environment}, program=self.program,
+            settings=given.settings, work=given.work, python=python, recheck=given.recheck, paired=given.paired,
+            limit_s=given.limit_s, environment={**os.environ, **lane.environment}, program=self.program,
             provenance={**self.provenance, **({"lane": lane.name} if lane.name else {})}, stop=self.stop)
         loop = asyncio.get_running_loop()
         while not self.stop.is_set() and not self.queue.empty():
