@@ -127,6 +127,7 @@ async def changed(server: HieraServer, session: Session, params: types.DidChange
 
 
 def _apply(server: HieraServer, session: Session, folder: str, section: Any) -> None:
+    before = session.settings.get(folder)
     session.sections[folder] = section
     base, warnings = project_settings(Path(folder)) if folder else (None, ())
     session.settings[folder], more = read_settings(section, base)
@@ -134,3 +135,5 @@ def _apply(server: HieraServer, session: Session, folder: str, section: Any) -> 
         if warning not in session.warned:
             session.warned.add(warning)
             server.window_show_message(types.ShowMessageParams(type=types.MessageType.Warning, message=warning))
+    if before not in (None, session.settings[folder]):
+        server.publisher.settings_changed()

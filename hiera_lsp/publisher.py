@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Typing is followed at this pace: reading a large file takes longer than a keystroke.
 PAUSE_S = 0.1
+# Codes of problems that other settings may mend.
+SET_UP = ("hiera.environment", "hiera.configuration", "hiera.agent")
 # At most one refresh of lenses and hints in this time.
 REFRESH_S = 0.2
 
@@ -79,6 +81,15 @@ class Publisher:
         """A new job begins: its old problem goes."""
         if self._problems.get(unquote(uri), {}).pop(symbol, None) is not None:
             self.publish(uri)
+
+    def settings_changed(self) -> None:
+        """What was wrong with the machine or its set-up may be right now; lenses and hints may be wanted or not."""
+        for uri, problems in list(self._problems.items()):
+            kept = {symbol: end for symbol, end in problems.items() if end.code not in SET_UP}
+            if kept != problems:
+                self._problems[uri] = kept
+                self.publish(uri)
+        self.refresh()
 
     def refresh(self) -> None:
         """Ask the client to fetch lenses and hints again, where it can."""

@@ -66,7 +66,7 @@ def main() -> None:
     if "Fails" in name:
         line = source.read_text().splitlines().index("BAD = 1") + 1
         send("failed", problem="the module cannot be imported", hint="mend line", file=str(source), line=line,
-             code="hiera.input")
+             code="hiera.environment" if "Machine" in name else "hiera.input")
         sys.exit(2)
     if "Garbage" in name:
         sys.stdout.write("this is no event\n")

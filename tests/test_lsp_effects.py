@@ -167,6 +167,20 @@ async def test_notifications(tmp_path: Path, start, wanted: str, good: int, bad:
         assert [symbol in said for said in shown()[before:]] == [True] * count
 
 
+async def test_new_settings_take_away_what_was_wrong_with_the_machine_and_nothing_else(tmp_path: Path, start) -> None:
+    client = await start()
+    path = module(tmp_path / "project", "FailsMachine")
+    path.write_text("BAD = 1\n" + path.read_text() + MODULE.format("Fails").partition("\n")[2])
+    uri = client.open(path)
+    for symbol in ("FailsMachine", "Fails"):
+        await client.command("hiera.optimize", uri=uri, symbol=symbol)
+    await client.wait_for(lambda: len(client.diagnostics.get(uri, ())) == 2)
+    client.requests.clear()
+    client.notify("workspace/didChangeConfiguration", {"settings": {"hiera": {"worker.interpreter": "/other/python"}}})
+    await client.wait_for(lambda: [d["code"] for d in client.diagnostics[uri]] == ["hiera.input"])
+    await client.wait_for(lambda: any(r["method"] == "workspace/codeLens/refresh" for r in client.requests))
+
+
 async def test_lenses_hints_and_the_output_folder(tmp_path: Path, start) -> None:
     path = tmp_path / "twice.cu"
     path.write_text(KERNEL)
