@@ -14,4 +14,5 @@ const scenarios = readdirSync(path.join(here, "scenarios")).filter((name) => nam
 await Promise.all([
   build({ ...common, entryPoints: scenarios.map((name) => `test/scenarios/${name}`), outdir: "out/scenarios" }),
   build({ ...common, entryPoints: ["test/host/index.ts"], outdir: "out/host" }),
+  build({ ...common, entryPoints: ["test/pictures/pictures.ts"], outdir: "out/pictures" }),
 ]);
