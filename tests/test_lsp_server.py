@@ -162,6 +162,25 @@ async def test_a_changed_class_is_stale_and_cannot_be_accepted(tmp_path: Path) -
     assert "Re-verify kernel" in titles
 
 
+async def test_a_stale_result_outlives_a_restart_and_holds_again_when_the_edit_is_taken_back(tmp_path: Path, client: Client) -> None:
+    changed = MODULE.replace("torch.relu(x)", "torch.relu(x) + 1")
+    path = project(tmp_path, "model.py", changed)
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
+    await client.initialize(folder=path.parent)
+    uri = client.open(path)
+
+    titles = {a["title"]: a for a in await client.actions(uri, 4)}
+    assert titles["Re-verify kernel"]["command"]["command"] == "hiera.reverify"
+    assert titles["Accept kernel abc (1.83x)"]["disabled"]["reason"] == "the source changed: re-verify first"
+    hover = await client.request("textDocument/hover", {
+        "textDocument": {"uri": uri}, "position": {"line": 4, "character": 8}})
+    assert "the source changed since: re-verify before accepting" in hover["contents"]["value"]
+    assert client.diagnostics.get(uri, []) == []
+    client.change(uri, MODULE)
+    await client.wait_for(lambda: client.diagnostics.get(uri))
+    assert "Re-verify kernel" not in [a["title"] for a in await client.actions(uri, 4)]
+
+
 async def test_accepting_a_module_creates_the_contract_folder_in_one_edit(tmp_path: Path) -> None:
     path = project(tmp_path, "model.py", MODULE)
     store_result(tmp_path / "cache", path.as_uri(), MODULE, "𠀀lock", summary(tmp_path / "cache" / "runs" / "run-1", KERNEL, "Block"))
