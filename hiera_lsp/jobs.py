@@ -155,12 +155,6 @@ class Jobs:
             if process is not None and process.stdin is not None:
                 process.stdin.close()
 
-    def kill_all(self) -> None:
-        """End every job now; what was evaluated is in the store."""
-        for running in list(self._running.values()):
-            running.cancelled = True
-            _kill(running)
-
     async def _work(
         self, running: RunningJob, request: dict[str, Any], environment: Mapping[str, str],
         on_progress: OnProgress, on_end: OnEnd,

@@ -109,10 +109,6 @@ class Results:
         path = Site(uri, "").key[0]
         return tuple(result for (known, _), result in self._by_site.items() if known == path)
 
-    def by_run(self, run: str) -> Result | None:
-        """The result that came from a run, of the documents seen so far."""
-        return next((result for result in self._by_site.values() if result.summary.run == run), None)
-
     def put(self, site: Site, text_hash: str, summary: Summary) -> Result:
         """Keep an ended job's result."""
         result = made(site, text_hash, summary)

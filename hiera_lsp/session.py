@@ -184,7 +184,6 @@ class Session:
         result = self.results.at(Site(uri, symbol))
         return None if result is None or result.state == "discarded" else result
 
-
     def interim_result(self, uri: str, symbol: str) -> Result | None:
         """What the site's job at work has found so far, when there is no finished result to show instead."""
         running = self.jobs.at(Site(uri, symbol))

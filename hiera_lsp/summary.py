@@ -119,12 +119,6 @@ class Summary:
         wanted = self.hot_candidate or self.best
         return next((c for c in self.candidates if c.id == wanted), None) if self.hot_lines else None
 
-    @property
-    def is_faster(self) -> bool:
-        """True when the best candidate's interval lies above 1: only then a speed-up is claimed."""
-        best = self.best_candidate
-        return best is not None and best.ci95 is not None and best.ci95[0] > 1.0
-
 
 def with_profile(summary: Summary, profile: Summary) -> Summary:
     """An optimisation's summary with what a later profile found; speed-ups and candidates stay as they were."""
