@@ -47,12 +47,16 @@ export function activate(context: vscode.ExtensionContext): void {
   keys.register(client);
   registerViews(context, client);
 
-  context.subscriptions.push(vscode.workspace.onDidGrantWorkspaceTrust(() => void client.restart()));
-  void client.restart();
-  const followChoice = async (): Promise<void> => {
-    context.subscriptions.push(await onChoice(() => void client.reconsider()));
+  const begin = (): void => {
+    void client.restart();
+    onChoice(() => void client.reconsider()).then(
+      (following) => { context.subscriptions.push(following); },
+      (error: unknown) => { log.warn(`the Python extension does not tell of changes: ${String(error)}`); },
+    );
   };
-  followChoice().catch((error: unknown) => { log.warn(`the Python extension does not tell of changes: ${String(error)}`); });
+  context.subscriptions.push(vscode.workspace.onDidGrantWorkspaceTrust(begin));
+  if (vscode.workspace.isTrusted) begin();
+  else void client.restart();
 }
 
 export async function deactivate(): Promise<void> {
