@@ -29,7 +29,7 @@ for line in sys.stdin:
         subprocess.run([sys.executable, "-c", "import time; held = bytearray(%d); time.sleep(60)" % request["size"]])
     if request["kind"] == "wait":
         time.sleep(60)
-    print(json.dumps({"ok": True, "pid": os.getpid()}), file=reply, flush=True)
+    print(json.dumps({"id": request["id"], "ok": True, "pid": os.getpid()}), file=reply, flush=True)
 """
 
 
