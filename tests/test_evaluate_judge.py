@@ -387,6 +387,18 @@ def test_a_bias_far_below_the_tolerance_is_measured_in_units_of_rounding():
     assert shifted["bias"] > 1
 
 
+def test_one_long_chain_of_additions_is_no_bias():
+    values = torch.randn(8, 32768, generator=generator(1)).square()
+    exact, chain = values.double().mean(1), torch.zeros(8)
+    for column in values.t():
+        chain = chain + column
+    wanted = judge_compare.Expected(exact, values.mean(1), None, False)
+    alone = judge_compare.judge_output(chain / 32768, wanted, True)
+    wanted.chain = 32768
+    allowed = judge_compare.judge_output(chain / 32768, wanted, True)
+    assert abs(allowed["lean"]) < 1 < abs(alone["lean"])
+
+
 def test_a_task_that_a_copy_of_its_input_would_pass_says_nothing():
     one, other = matrix(20, 20), matrix(20, 20) * 2
     found = judge_compare.passes_trivially(expected(one), expected(other), [other.float()])

@@ -342,6 +342,7 @@ def _expectation(values, seed, keep_usual, conditioned=False):
         # One output at a time, so that the three references of a large one die early.
         wide = None if exact is None else exact[number]
         made.append(judge_compare.Expected(wide, strict[number], None if usual is None else usual[number], keep_usual))
+        made[-1].chain = judge_state.longest_sum(values, made[-1].exact.numel())
         if shaken is not None:
             made[-1].allow_for(shaken[number])
         strict[number] = None

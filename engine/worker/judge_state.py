@@ -93,6 +93,12 @@ def _sum_of(place):
     return State.slab.checksum(place["offset"] // 8 * 8, place["offset"] + place["size"])
 
 
+def longest_sum(values, outputs):
+    """How many elements at most may be summed up for one of `outputs` elements: a dimension, or all there are."""
+    longest = max((max(value.shape, default=1) for value in values.values()), default=1)
+    return max(longest, sum(value.numel() for value in values.values()) // max(outputs, 1))
+
+
 def output_places(expected):
     count = len(expected) - len(State.mutable)
     layout = slabs.Layout()
