@@ -100,14 +100,17 @@ def _family(pid: int) -> list[int]:
 
 
 def busy_seconds(pid: int | None) -> float | None:
-    """CPU seconds that a process and all that descend from it have used; None where that cannot be read."""
-    ticks = []
+    """Seconds that a process and all that descend from it have run or wanted to; None where that cannot be read.
+
+    Waiting for a core counts, so that a thread that spins on a machine with much to do is seen as well.
+    """
+    found = []
     for member in _family(pid) if pid is not None else ():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            # Fields 14 and 15, counted behind the name, which may hold anything.
-            fields = Path("/proc", str(member), "stat").read_text().rpartition(")")[2].split()
-            ticks.append(int(fields[11]) + int(fields[12]))
-    return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+        for path in Path("/proc", str(member), "task").glob("*/schedstat"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                run_ns, wait_ns = path.read_text().split()[:2]
+                found.append(int(run_ns) + int(wait_ns))
+    return sum(found) * 1e-9 if found else None
 
 
 def _resident_bytes(pid: int) -> int | None:

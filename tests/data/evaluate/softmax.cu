@@ -359,11 +359,11 @@ Tensor idles_later(Tensor x) {
   if (++calls > 6 && last.defined() && last.numel() == x.numel()) return last.clone();
   return (last = right(x)).clone();
 }
-// softmax | 28 | timed: timed calls audited | right a hundred times, then the last result
+// softmax | 28 | timed: timed calls audited | right 45 times, then the last result
 Tensor idles_in_timing(Tensor x) {
   static int calls = 0;
   static Tensor last;
-  if (++calls > 100 && last.defined() && last.numel() == x.numel()) return last.clone();
+  if (++calls > 45 && last.defined() && last.numel() == x.numel()) return last.clone();
   return (last = right(x)).clone();
 }
 // softmax | 29 | timed: timed calls audited | idles when calls follow one another closely
