@@ -6,7 +6,8 @@ Measures, each with how it was obtained: text to a loaded callable over a mixed 
 report a failed build, and whether the reported line is the faulty one; six candidates built in parallel against the
 slowest of them alone; the usual way on the same sources; and on a GPU a whole candidate (build, verification, timing)
 on a small tensor and on one of 4 GB, beside load_inline + 5 trials of allclose + 100 timed runs. What cannot be run is
-named with the reason. The load average before and after is part of the result: numbers from a busy machine say so.
+named with the reason. The load average before and after is part of the result, and CPU seconds stand beside wall
+seconds: on a busy machine only those mean anything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -117,11 +119,11 @@ async def loads(builder: Builder, sources: Sequence[Source], *, emulated: bool) 
     loader, rows = Loader(), []
     try:
         for number, source in enumerate(sources):
-            begin = time.perf_counter()
+            begin, spent = time.perf_counter(), cpu_seconds()
             built = await one(builder, source.fresh(number), emulated=emulated)
             build_s = time.perf_counter() - begin
             row: dict[str, Any] = {"source": source.name, "space": source.space, "written_by": source.written_by,
-                                   "build_s": round(build_s, 3)}
+                                   "build_s": round(build_s, 3), "cpu_s": round(cpu_seconds() - spent, 3)}
             if isinstance(built, Failure):
                 row["failed"] = built.reason[:300]
             else:
@@ -140,12 +142,12 @@ async def failures(builder: Builder, sources: Sequence[Source], *, emulated: boo
     """Builds of texts with one fault: how long until it is told, and at which line."""
     rows = []
     for number, (source, fault, line) in enumerate(faulty(list(sources))):
-        begin = time.perf_counter()
+        begin, spent = time.perf_counter(), cpu_seconds()
         found = await one(builder, source.fresh(number), emulated=emulated)
-        seconds = time.perf_counter() - begin
+        seconds, spent = time.perf_counter() - begin, cpu_seconds() - spent
         told = [error.line for error in found.errors] if isinstance(found, Failure) else None
         rows.append({"source": source.name, "fault": fault, "line": line, "seconds": round(seconds, 3),
-                     "told_lines": told,
+                     "cpu_s": round(spent, 3), "told_lines": told,
                      # A lost semicolon shows at the next token, which may stand on the next line.
                      "right_line": told is not None and bool({line, line + 1} & set(told))})
     return rows
@@ -179,9 +181,11 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
         told = folder / "told.json"
         told.write_text(json.dumps({"name": f"peer_{number}", "binding": binding, "functions": functions, "cuda": text,
                                     "folder": str(folder)}))
+        spent = cpu_seconds()
         done = subprocess.run([interpreter(), "-c", PEER, str(told)], capture_output=True, text=True, timeout=PEER_S,
                               env={**os.environ, "TORCH_CUDA_ARCH_LIST": ARCHITECTURE}, check=False)
-        row: dict[str, Any] = {"source": source.name if cuda else "relu, C++ only"}
+        row: dict[str, Any] = {"source": source.name if cuda else "relu, C++ only",
+                               "cpu_s": round(cpu_seconds() - spent, 3)}
         if done.returncode == 0:
             row["seconds"] = round(json.loads(done.stdout.splitlines()[-1])["seconds"], 3)
         else:
@@ -193,11 +197,19 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
     return rows
 
 
-def summary(rows: Sequence[dict[str, Any]], key: str = "seconds") -> dict[str, Any]:
-    found = sorted(row[key] for row in rows if row.get(key) is not None)
+def cpu_seconds() -> float:
+    """CPU time of all children that have ended: what a build costs, however busy the machine is."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found = [row for row in rows if row.get("seconds") is not None]
     if not found:
         return {"count": 0}
-    return {"count": len(found), "median_s": round(median(found), 3), "least_s": found[0], "most_s": found[-1]}
+    seconds = [row["seconds"] for row in found]
+    return {"count": len(found), "median_s": round(median(seconds), 3), "least_s": min(seconds), "most_s": max(seconds),
+            "median_cpu_s": round(median(row["cpu_s"] for row in found), 3)}
 
 
 def machine(toolchain: Toolchain) -> dict[str, Any]:
@@ -257,6 +269,8 @@ async def main() -> int:
             "all": summary(peers), "rows": peers}
         ours, theirs = document["load_s"]["all"].get("median_s"), document["load_inline_s"]["all"].get("median_s")
         document["times_faster"] = round(theirs / ours, 1) if ours and theirs else None
+        ours, theirs = document["load_s"]["all"].get("median_cpu_s"), document["load_inline_s"]["all"].get("median_cpu_s")
+        document["times_less_cpu"] = round(theirs / ours, 1) if ours and theirs else None
         document["pipeline"] = await pipelines(toolchain, device, scratch, builder)
     document["machine"]["load_average_after"] = os.getloadavg()
     if options.json:
@@ -264,7 +278,8 @@ async def main() -> int:
     for key in ("load_s", "failed_build_s", "load_inline_s"):
         print(key, document[key]["all"])
     print("lines", f"{document['failed_build_s']['right_lines']}/{len(failed)}", "together", document["together"])
-    print("times faster", document["times_faster"], "pipeline", document["pipeline"])
+    print(f"times faster {document['times_faster']}, in CPU seconds {document['times_less_cpu']}")
+    print("pipeline", document["pipeline"])
     if not document["machine"]["quiet"]:
         print(f"the machine was busy: load average {document['machine']['load_average_before']}")
     return 0
