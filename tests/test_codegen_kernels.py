@@ -189,6 +189,22 @@ def test_scans():
     check(lambda x: x.cumsum(1), [torch.randint(-5, 5, (3, 41, 6), generator=g)])
 
 
+def test_scans_of_rows_that_no_wide_access_fits_go_through_shared_memory():
+    def every(x, m):
+        return x.cumsum(1), (x * m).cumsum(1).relu() + x, m.long().cumsum(1)
+
+    inputs = [torch.randn(5, 1003), torch.rand(5, 1003) > 0.5]
+    run, _, _ = compiled(every, inputs)
+    narrow = {t.key: 64 for code in run.codes for t in code.tunables if t.key.endswith(".threads")}
+    run, _, _ = compiled(every, inputs, choices=narrow)
+    items = [t.key for code in run.codes for t in code.tunables if t.key.endswith(".items")]
+    assert len(items) >= 2
+
+    for count in (4, 8):
+        run = check(every, inputs, choices={**narrow, **dict.fromkeys(items, count)}, everything_fused=False)
+        assert "tile_elements" in run.text
+
+
 @pytest.mark.parametrize("make", [
     lambda x: x.to(memory_format=torch.channels_last), lambda x: x.transpose(2, 3), lambda x: x[:, ::2], lambda x: x,
 ], ids=["channels-last", "transposed", "gaps", "plain"])

@@ -27,6 +27,7 @@ from engine.codegen.scalar_types import COMPUTE_TYPE
 from engine.codegen.writer import Lanes, Scalar, Usage, Writer
 from engine.records import Device
 
+SHARED_BYTES = 48 << 10
 _STORED = {"float": "float32", "double": "float64", "int64_t": "int64", "int32_t": "int32"}
 
 
@@ -37,14 +38,17 @@ class ScanPlan:
     Attributes:
         across: Neighbouring lanes own neighbouring rows (the scan runs over a dimension that is not contiguous).
         threads: Threads a block.
-        width: Neighbouring elements a lane scans itself.
+        width: Neighbouring elements a lane loads at once and scans itself.
         chunks: Blocks that share a row.
+        items: Neighbouring elements a lane scans itself though it cannot load them at once: they come through shared
+            memory.
     """
 
     across: bool
     threads: int
     width: int
     chunks: int
+    items: int = 1
 
 
 def scan_nest(outputs: Sequence[tuple[str, Prim]]) -> tuple[Nest, Scan]:
@@ -152,6 +156,11 @@ def _plan(
         threads = choose("threads", "P", min(max(power_of_two(length / width), 32), 512 if rows >= sm_count else 1024),
                          (32, 64, 128, 256, 512, 1024), "threads that share a row")
         blocks = rows
+    items = 1
+    if not across and width == 1:
+        fitting = tuple(i for i in (8, 4, 16) if i * threads <= length and threads * (i + 1) * 8 <= SHARED_BYTES)
+        if fitting:
+            items = choose("items", "R", 1, fitting, "neighbouring elements a lane scans, through shared memory")
     chunks = 1
     if blocks < 2 * sm_count and length >= 512:
         wanted = power_of_two(4 * sm_count / blocks)
@@ -159,7 +168,7 @@ def _plan(
     if chunks > 1:
         chunks = choose("chunks", "P", chunks, tuple(c for c in (chunks // 4, chunks // 2, chunks * 2) if c >= 1),
                         "blocks that share a row")
-    return ScanPlan(across=across, threads=threads, width=width, chunks=chunks), tuple(tunables)
+    return ScanPlan(across=across, threads=threads, width=width, chunks=chunks, items=items), tuple(tunables)
 
 
 def _kernel(name: str, title: Sequence[str], body: _ScanWriter, names: Mapping[str, str],
@@ -170,7 +179,7 @@ def _kernel(name: str, title: Sequence[str], body: _ScanWriter, names: Mapping[s
     grid = f"dim3({blocks}, {plan.chunks})" if plan.chunks > 1 else str(blocks)
     text = "\n".join([
         *header(name, title, body.layouts, usage, launch=f"grid {grid}, block {plan.threads}",
-                tunables={"threads": plan.threads, "width": plan.width, "chunks": plan.chunks},
+                tunables={"threads": plan.threads, "width": plan.width, "chunks": plan.chunks, "items": plan.items},
                 idea="Neighbouring lanes walk down neighbouring rows." if plan.across else
                 "A block walks along its row; a carry goes from tile to tile."),
         f"__global__ void __launch_bounds__({plan.threads})",
@@ -230,7 +239,8 @@ class _ScanWriter:
         writer.line(f"{self.ctype} {carry} = {self.start};")
         step = -(-self.length // plan.chunks)
         if not plan.across:
-            step = -(-step // plan.threads) * plan.threads
+            tile = plan.threads * plan.items
+            step = -(-step // tile) * tile
         if plan.chunks > 1:
             writer.line(f"{self.wide} const chunk_start = {self.wide}(blockIdx.y) * {step};")
             writer.line(f"{self.wide} const chunk_end = chunk_start + {step} < {self.length} ? "
@@ -238,7 +248,8 @@ class _ScanWriter:
             if not self.only_totals:
                 self._earlier_chunks(carry)
         start, end = ("chunk_start", "chunk_end") if plan.chunks > 1 else ("0", str(self.length))
-        (self._down if plan.across else self._along)(carry, start, end)
+        staged = plan.items > 1 and not self.only_totals
+        (self._down if plan.across else self._staged if staged else self._along)(carry, start, end)
         if self.only_totals:
             self._store_total(carry)
         inside = writer.close()
@@ -319,6 +330,44 @@ class _ScanWriter:
                     f"{wide} const p = in_row ? tile + threadIdx.x : {end} - 1;"]
         for line in [f"for ({wide} tile = {start}; tile < {end}; tile += {plan.threads}) {{",
                      *indented([*head, *inside]), "}"]:
+            writer.line(line)
+
+    def _staged(self, carry: str, start: str, end: str) -> None:
+        """A block a row, tile by tile; elements change between lanes, so that rows of any alignment are read whole."""
+        writer, plan, wide = self.writer, self.plan, self.wide
+        items, threads = plan.items, plan.threads
+        writer.usage.helpers.add("block_scan")
+        tile = writer.namer.fresh("tile_elements")
+        own, before, total = (writer.namer.fresh(name) for name in ("own_total", "before", "tile_total"))
+        place = [f"int const place = item * {threads} + threadIdx.x;", f"bool const in_row = tile + place < {end};",
+                 f"{wide} const p = in_row ? tile + place : {end} - 1;"]
+        mine = f"{tile}[threadIdx.x * {items + 1} + item]"  # One more than a lane's own: spread over the banks.
+
+        def each_item(lines: list[str]) -> list[str]:
+            return ["#pragma unroll", f"for (int item = 0; item < {items}; ++item) {{", *indented(lines), "}"]
+
+        writer.open(frozenset({"p"}))
+        value = writer.value(self.scan.source, self.nest.sources[id(self.scan)])
+        writer.line(f"{tile}[place + place / {items}] = in_row ? {value.text} : {self.start};")
+        loads = writer.close()
+        writer.open(frozenset({"p"}))
+        self.scanned = Scalar(f"{tile}[place + place / {items}]", len(writer.scopes) - 1)
+        for store in self.nest.stores:
+            writer.store(store.value, store.prim.dtype, store.index, writer.value(store.prim, store.index))
+            writer.scopes[-1].lines[-1] = f"if (in_row) {writer.scopes[-1].lines[-1]}"
+        stores = writer.close()
+        scan = f"block_scan<{threads}, {self.row.join}>({own}, {self.ctype}({self.start}), {total})"
+        body = [
+            "// Load along the row.", *each_item([*place, *loads]), "__syncthreads();",
+            f"// Each lane scans {items} neighbours.", f"{self.ctype} {own} = {self.start}, {total};",
+            *each_item([f"{own} = {self._join(own, mine)};", f"{mine} = {own};"]),
+            f"{self.ctype} const {before} = {self._join(carry, scan)};",
+            *each_item([f"{mine} = {self._join(before, mine)};"]), "__syncthreads();",
+            "// Store along the row.", *each_item([*place, *stores]),
+            f"{carry} = {self._join(carry, total)};", "__syncthreads();  // All have read this tile.",
+        ]
+        for line in [f"__shared__ {self.ctype} {tile}[{threads * (items + 1)}];",
+                     f"for ({wide} tile = {start}; tile < {end}; tile += {threads * items}) {{", *indented(body), "}"]:
             writer.line(line)
 
     def _store_tile(self, prefix: str, local: str, *, guard: bool) -> None:
