@@ -10,7 +10,7 @@ import pytest
 from contracts.contract import Argument, Contract, Variant
 from contracts.tensors import TensorSpec
 from engine import nvml, processes
-from engine.evaluate import gpu_lock
+from engine.evaluate import gpu_lock, measure, timing
 from engine.evaluate.checks import Ledger
 from engine.evaluate.local import EMULATED_LIMITS
 from engine.evaluate.measure import Effort, Timer
@@ -28,7 +28,7 @@ EFFORT = Effort(budget_s=60.0, blocks=8, audits=2)
 
 
 class Machine:
-    """Judge and verifier at once; `time_us(side, number)` is what the block of this number takes."""
+    """Judge and verifier at once; `time_us(side, number)` is what a block takes when `number` of the candidate's ran."""
 
     def __init__(self, time_us):
         self.ledger, self.time_us, self.order, self.numbers = Ledger("match"), time_us, "", {"r": 0, "c": 0}
@@ -36,7 +36,7 @@ class Machine:
     def block(self, side, calls):
         self.order += side
         self.numbers[side] += 1
-        return [self.time_us(side, self.numbers[side])] * calls
+        return [self.time_us(side, self.numbers["c"])] * calls
 
     async def call(self, kind, *, timeout_s, **fields):
         if kind == "time":
@@ -63,6 +63,18 @@ async def test_blocks_come_as_quads():
     assert found.speedup == pytest.approx(1.25)
     assert found.clocks == ()
     assert found.strangers == ()
+
+
+async def test_the_reference_is_warmed_until_it_settles(monkeypatch):
+    monkeypatch.setattr(measure, "WARM_S", 60.0)
+    machine = Machine(lambda _side, _number: 100.0 * (1 + 1 / len(machine.order)))  # Gets faster, ever more slowly.
+    await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0")).run(EFFORT)
+    warm = machine.order[:-len("rccr" * 4)]
+    assert warm.rstrip("r").count("c") in (1, 2, 3)
+    assert len(warm) - len(warm.rstrip("r")) >= 4
+    assert timing.settled([100.0, 101.0, 100.5])
+    assert not timing.settled([100.0, 101.0, 104.0])
+    assert not timing.settled([100.0, 100.0])
 
 
 async def test_an_unsteady_period_is_taken_again_and_told():

@@ -27,6 +27,7 @@ STUDENT = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
 # One side may grow by this much from block to block on the whole, and the clock of a block differ by this much from the
 # usual one: more, and the period is thrown away.
 MOST_DRIFT, CLOCK_BAND = 0.01, 0.05
+SETTLED = 0.02  # Three warm-up blocks in a row within this.
 # The parent's clock may exceed the events by this much before work must have been hidden from them.
 WALL_FACTOR, WALL_SLACK_US = 1.25, 5.0
 FLOOR_SHARE = 0.95
@@ -173,6 +174,11 @@ def clock_notes(clocks: Sequence[ClockSample]) -> list[str]:
         notes.append(f"the clock ran from {min(known)} to {max(known)} MHz; {off} of {len(known)} pairs of blocks are "
                      "off the usual one")
     return notes
+
+
+def settled(seen_us: Sequence[float]) -> bool:
+    """True when the last three blocks agree."""
+    return len(seen_us) >= 3 and max(seen_us[-3:]) <= (1 + SETTLED) * min(seen_us[-3:])
 
 
 def hidden_work(wall_us: float, event_us: float, issue_us: float) -> str | None:
