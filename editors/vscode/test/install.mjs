@@ -32,7 +32,8 @@ const say = (text) => console.log(`[${((Date.now() - started) / 1000).toFixed(0)
 async function run(command, args, cwd = DESTINATION) {
   for (let attempt = 1; ; attempt += 1) {
     try {
-      return (await promisify(execFile)(command, args, { cwd, timeout: LIMIT_MS, maxBuffer: 1 << 26 })).stdout;
+      const env = { ...process.env, DEBIAN_FRONTEND: "noninteractive" };
+      return (await promisify(execFile)(command, args, { cwd, env, timeout: LIMIT_MS, maxBuffer: 1 << 26 })).stdout;
     } catch (error) {
       const told = `${error.stdout ?? ""}${error.stderr ?? ""}`.trim() || error.message;
       if (error.code === "ENOENT" || attempt === ATTEMPTS) {
@@ -68,7 +69,9 @@ async function npm(folder, ...args) {
 async function editor(name, wanted) {
   const folder = path.join(DESTINATION, name);
   const mark = path.join(folder, "installed.json");
-  const recipe = createHash("sha256").update(readFileSync(import.meta.filename)).update(readFileSync(LOGGER)).digest("hex");
+  // What is installed, and how: when either changes, it is installed anew.
+  const parts = [JSON.stringify(wanted), editor.toString(), node.toString(), npm.toString(), readFileSync(LOGGER, "utf8")];
+  const recipe = createHash("sha256").update(parts.join("\n")).digest("hex");
   if (existsSync(mark) && JSON.parse(readFileSync(mark, "utf8")).recipe === recipe) return;
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(folder, { recursive: true });

@@ -4,6 +4,8 @@ import type { Locator, Page } from "playwright-core";
 import type { Editor } from "./places";
 import { until } from "./wait";
 
+const STEP_MS = 10_000;
+
 export class Workbench {
   constructor(readonly page: Page, readonly editor: Editor) {}
 
@@ -25,41 +27,59 @@ export class Workbench {
 
   /** Runs a command of the palette by its whole title, such as "HIERA: Show Logs". */
   async command(title: string): Promise<void> {
-    await this.page.keyboard.press("F1");
-    await this.pick(`>${title}`, title);
+    await this.again(`the command ${title}`, async () => {
+      await this.page.keyboard.press("F1");
+      const rows = await this.typed(`>${title}`);
+      await rows.filter({ hasText: title }).first().click({ timeout: STEP_MS });
+    });
   }
 
   /** Whether the palette has the command. */
   async offers(title: string): Promise<boolean> {
-    await this.page.keyboard.press("F1");
-    const rows = await this.typed(`>${title}`);
-    // The palette says "no matching commands" where there is none.
-    await rows.first().waitFor();
-    const found = await rows.filter({ has: this.page.locator(`.label-name:text-is("${title}")`) }).count();
+    let found = false;
+    await this.again("the command palette", async () => {
+      await this.page.keyboard.press("F1");
+      const rows = await this.typed(`>${title}`);
+      // The palette says "no matching commands" where there is none.
+      await rows.first().waitFor({ timeout: STEP_MS });
+      found = (await rows.filter({ hasText: title }).count()) > 0;
+    });
     await this.escape();
-    return found > 0;
-  }
-
-  /** In an open quick input: types, and takes the row of that name. */
-  async pick(text: string, name: string | RegExp): Promise<void> {
-    const rows = await this.typed(text);
-    await rows.filter({ hasText: name }).first().click();
-  }
-
-  private async typed(text: string): Promise<Locator> {
-    const input = this.page.locator(".quick-input-widget:visible input:visible").last();
-    await input.fill(text);
-    return this.page.locator(".quick-input-widget:visible .monaco-list-row");
+    return found;
   }
 
   /** Puts the cursor there; both count from 1. */
   async goTo(line: number, column: number): Promise<void> {
-    await this.page.keyboard.press("Control+g");
+    await this.again(`the cursor at ${line}:${column}`, async () => {
+      await this.page.keyboard.press("Control+g");
+      await this.typed(`:${line}:${column}`);
+      await this.page.keyboard.press("Enter");
+      await this.status(`Ln ${line}, Col ${column}`).waitFor({ timeout: STEP_MS });
+    });
+  }
+
+  /** Types into the open quick input and gives its rows. */
+  private async typed(text: string): Promise<Locator> {
     const input = this.page.locator(".quick-input-widget:visible input:visible").last();
-    await input.waitFor();
-    await this.page.keyboard.insertText(`${line}:${column}`);
-    await this.page.keyboard.press("Enter");
-    await this.status(`Ln ${line}, Col ${column}`).waitFor();
+    await input.fill(text, { timeout: STEP_MS });
+    return this.page.locator(".quick-input-widget:visible .monaco-list-row");
+  }
+
+  /** What opens a quick input is done again when an editor that opens at the same time takes the focus and closes it. */
+  private async again(what: string, attempt: () => Promise<void>): Promise<void> {
+    let last: unknown;
+    await until(what, async () => {
+      try {
+        await attempt();
+        return true;
+      } catch (error) {
+        last = error;
+        await this.escape();
+        return false;
+      }
+    }, 60_000).catch((error: unknown) => {
+      throw new Error(`${String(error)}: ${String(last)}`);
+    });
   }
 
   /** The entry of the status bar that holds this text. */

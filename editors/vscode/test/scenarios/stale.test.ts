@@ -15,7 +15,7 @@ test("an edit during the search makes the result stale until it is undone", asyn
     const before = project.text("model.py");
     await beginSearch(vs, BLOCK);
 
-    await vs.goTo(9, 34);
+    await vs.goTo(9, 35);
     await vs.page.keyboard.type(" + 1");
     await progress(vs, BLOCK).waitFor({ state: "hidden", timeout: SEARCH_MS });
 
