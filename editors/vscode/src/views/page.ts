@@ -20,8 +20,9 @@ const known = api.getState();
 // A page that only waits has nothing to unfold or to scroll, and must not forget what the report will want.
 if (known?.run === run) { unfold(known.open); window.scrollTo(0, known.top); } else keep();
 let timer;
-const soon = () => { clearTimeout(timer); timer = setTimeout(keep, 200); };
+const soon = () => { clearTimeout(timer); timer = setTimeout(keep, 100); };
 window.addEventListener("scroll", soon, { passive: true });
+document.addEventListener("visibilitychange", keep);
 document.addEventListener("toggle", soon, true);
 const focusables = () => [...document.querySelectorAll("a[href], summary, [tabindex]")];
 window.addEventListener("message", ({ data }) => {
