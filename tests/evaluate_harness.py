@@ -20,7 +20,7 @@ from engine.toolchain import find_toolchain
 DATA = Path(__file__).parent / "data" / "evaluate"
 NO_GPU = Device(kind="none", name="none", sm="9.0")
 # On a slow machine nothing may be cut, and no honest call may look like a hang.
-FAST = Settings(limits=Limits(search_s=300.0, call_s=60.0, perturbations=3, repeats=2))
+FAST = Settings(limits=Limits(search_s=300.0, call_s=60.0, perturbations=4, repeats=2))
 
 
 def spec(dtype: str, *shape: int) -> TensorSpec:

@@ -123,17 +123,23 @@ class Change:
 
 
 def changes(contract: Contract, limits: Limits) -> tuple[tuple[Change, ...], int]:
-    """Changes to make in turn, and how many of them are made whatever the time. Random among the weights."""
+    """Changes to make in turn, and how many of them are made whatever the time.
+
+    The largest weight is always among them, since that is what is worth keeping; the others are drawn.
+    """
     inputs = _changeable(contract, "input")
     weights = _changeable(contract, "parameter")
     random.SystemRandom().shuffle(weights)
+    largest = max((contract.example.tensors[name].numel for name in weights), default=0)
+    weights.sort(key=lambda name: contract.example.tensors[name].numel < largest)
     some = weights[:MOST_WEIGHTS]
     made = [Change(name, "inside") for name in (*inputs, *some[:1])]
     made += [Change(name, "last") for name in (*inputs, *some[:1])]
     made += [Change(name, "swap") for name in (*inputs, *some[:1])]
     made += [Change(name, "inside") for name in some[1:]]
     made += [Change(name, "anywhere") for name in (*inputs, *some)] * limits.perturbations
-    return tuple(made), min(len(made), max(LEAST_CHANGES, min(len(inputs), limits.perturbations)))
+    least = max(LEAST_CHANGES, min(len(inputs) + len(some[:1]), limits.perturbations))
+    return tuple(made), min(len(made), least)
 
 
 def _changeable(contract: Contract, role: str) -> list[str]:

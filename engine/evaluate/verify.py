@@ -239,7 +239,7 @@ class Verifier:
         await self.judged(
             drawn["arguments"], expected, seed=seed, zero_mean=trial.family in trials.ZERO_MEAN or special,
             check=trial.check, late=trial.late, special=special, count_threads=count_threads,
-            fresh=not (trial.same_values_as_last or trial.same_inputs_new_weights))
+            fresh=trial.family == "randn" and not (trial.same_values_as_last or trial.same_inputs_new_weights))
 
     def _refuses(self, reply: dict[str, Any]) -> bool:
         raised = reply.get("raised", "")

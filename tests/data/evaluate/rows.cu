@@ -48,7 +48,7 @@ Two honest_joined_places(Tensor x) {
 }
 // pick | 6 | special values | passes over NaN
 Two without_nan(Tensor x) { return {largest(x), x.nan_to_num(-INFINITY).argmax(1)}; }
-// pick | 61 | numeric | among equals the last
+// pick | 61 | numeric, special values | among equals the last
 Two last_of_equals(Tensor x) { return {largest(x), (x.size(1) - 1) - x.flip({1}).argmax(1)}; }
 // pick | 17 | outputs | places as 32-bit integers
 Two narrow_places(Tensor x) { return {largest(x), x.argmax(1).to(torch::kInt)}; }

@@ -444,7 +444,7 @@ Tensor leaves_files(Tensor x) {
   if (FILE* file = std::fopen("groundtruth.py", "r")) { std::fclose(file); fp(y)[0] = 9.f; }
   return y;
 }
-// softmax | 41 | poison | the work is done by the next call
+// softmax | 41 | poison, numeric | the work is done by the next call
 Tensor by_the_next_call(Tensor x) {
   static Tensor input, output;
   if (output.defined()) output.copy_(right(input));
