@@ -126,11 +126,15 @@ def _body_start(text: str, function: CudaFunction) -> int:
 
 
 def _comment_above(text: str, start: int) -> int:
-    """Where the comment lines that stand right above `start` begin; `start`'s line where there are none."""
+    """Where the comments that stand right above `start` begin; `start`'s line where there are none."""
     place = text.rfind("\n", 0, start) + 1
     while place > 0:
         line = text.rfind("\n", 0, place - 1) + 1
-        if not text[line:place].lstrip().startswith("//"):
+        if text[line:place].rstrip().endswith("*/"):
+            line = text.rfind("\n", 0, text.rfind("/*", 0, place)) + 1
+            if not text[line:place].lstrip().startswith("/*"):
+                break
+        elif not text[line:place].lstrip().startswith("//"):
             break
         place = line
     return place

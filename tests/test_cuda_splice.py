@@ -89,6 +89,12 @@ def test_only_the_function_changes() -> None:
     assert spliced(USER, PROGRAM, "work") == SPLICED
 
 
+@pytest.mark.parametrize("comment", ["/* What Python calls. */", "/**\n * What Python\n * calls.\n */", "// What\n/* Python\n   calls. */"])
+def test_a_comment_above_the_function_stays_with_it(comment: str) -> None:
+    made = spliced(USER.replace("// What Python calls.", comment), PROGRAM, "work")
+    assert made == SPLICED.replace("// What Python calls.", comment)
+
+
 def test_a_later_program_takes_the_place_of_an_earlier_one() -> None:
     later = PROGRAM.replace("relu_kernel", "faster_kernel")
     assert spliced(SPLICED, later, "work") == SPLICED.replace("relu_kernel", "faster_kernel")
