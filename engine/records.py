@@ -271,6 +271,11 @@ class Verification:
     isolation: str = "process"
     metrics: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def unmet(self) -> tuple[Check, ...]:
+        """Checks that stand against it: those that failed, and mandatory ones that did not run."""
+        return tuple(c for c in self.checks if c.status == "fail" or (c.status != "pass" and c.name in MANDATORY))
+
     def accepts(self, precision: str) -> bool:
         """True when the policy is met and no mandatory check failed or was left out."""
         return getattr(self, precision) is True and all(c.status == "pass" for c in self.checks if c.name in MANDATORY)

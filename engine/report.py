@@ -291,8 +291,7 @@ def why_not(trajectory: Trajectory, evaluation: Evaluation) -> str:
     verification = evaluation.verification
     if verification is None:
         return "it was not verified"
-    bad = [f"{check.name}: {check.status} {check.detail}".strip() for check in verification.checks
-           if check.status != "pass"]
+    bad = [f"{check.name}: {check.status} {check.detail}".strip() for check in verification.unmet]
     if getattr(verification, trajectory.precision) is not True:
         bad.insert(0, f"precision {trajectory.precision} is not met")
     return "; ".join(bad) or "it was not timed"

@@ -178,7 +178,7 @@ def why_none(trajectory: Trajectory) -> str:
     if found := reasons(trajectory):
         return found[0]
     checks = Counter(f"verify: {check.name}: {check.status}" for e in trajectory.evaluations.values() if e.verification
-                     for check in e.verification.checks if check.status != "pass")
+                     for check in e.verification.unmet)
     if checks:
         return checks.most_common(1)[0][0]
     return trajectory.stopped.reason if trajectory.stopped else "no candidate was evaluated"
