@@ -231,3 +231,9 @@ def test_scales_keep_what_they_show_inside(values):
 def test_a_logarithmic_scale_gives_equal_ratios_equal_room():
     scale = Scale(low=1.0, high=100.0, start=0.0, end=200.0, log=True)
     assert [scale.at(value) for value in (1, 10, 100, 1000)] == [0.0, 100.0, 200.0, 200.0]
+
+
+def test_a_colour_that_a_theme_lacks_is_taken_for_that_themes_brightness():
+    # The scheme of an editor's theme may be another than that of the system, which a media query would ask.
+    assert not re.search(r"var\(--vscode-[\w-]+,#|prefers-color-scheme", report_html.STYLE)
+    assert "body.vscode-dark" in report_html.STYLE
