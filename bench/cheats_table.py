@@ -38,9 +38,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "cheats_cpu.json")
     chosen = [(source, entry) for source in SOURCES for entry in entries(source)]
-    out = parser.parse_args().out
+    parser.add_argument("--jobs", type=int, default=2, help="tasks side by side (2)")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hiera-cheats-") as folder:
-        verdicts = asyncio.run(judge_all(chosen, Path(folder)))
+        verdicts = asyncio.run(judge_all(chosen, Path(folder), options.jobs))
     texts = asyncio.run(cheat_texts.judge_texts())
     rows: dict[int, list[dict[str, Any]]] = {number: [] for number in CATALOGUE}
     honest, wrong = [], []
@@ -78,7 +79,7 @@ def main() -> int:
                  for number, way in CATALOGUE.items()],
         "honest_entries": honest,
     }
-    out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     covered = sum(bool(found) for found in rows.values())
     print(f"{covered} of {len(rows)} rows, {table['cheats']} cheats, {len(honest)} honest; not as expected: {len(wrong)}")
     for line in wrong:

@@ -17,7 +17,9 @@ HANGS = {"hangs": 4.0, "sleeps": 4.0}
 SIDE_BY_SIDE, AT_ONCE = 2, 24
 
 
-async def judge_all(chosen: Sequence[tuple[str, Entry]], folder: Path) -> dict[Entry, Evaluation | BaseException]:
+async def judge_all(
+    chosen: Sequence[tuple[str, Entry]], folder: Path, side_by_side: int = SIDE_BY_SIDE
+) -> dict[Entry, Evaluation | BaseException]:
     """Verdicts on (source, entry) pairs. What the evaluator raises is kept in the place of a verdict."""
     groups: dict[tuple[str, str], list[Entry]] = {}
     for source, entry in chosen:
@@ -25,7 +27,7 @@ async def judge_all(chosen: Sequence[tuple[str, Entry]], folder: Path) -> dict[E
     parts = [(source, task, members[i:i + AT_ONCE])
              for (source, task), members in groups.items() for i in range(0, len(members), AT_ONCE)]
     verdicts: dict[Entry, Evaluation | BaseException] = {}
-    lanes = asyncio.Semaphore(SIDE_BY_SIDE)
+    lanes = asyncio.Semaphore(side_by_side)
     building = asyncio.Lock()
 
     async def judge(number: int, source: str, task: str, members: list[Entry]) -> None:
