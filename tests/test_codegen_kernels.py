@@ -159,6 +159,29 @@ def test_pooling_and_depthwise_convolution():
     check(nn.Conv3d(1, 1, 3, padding=1).double(), [torch.randn(1, 1, 6, 7, 8).double()])
 
 
+STRIPS = {
+    "work before and after": (nn.Sequential(nn.ReLU(), nn.Conv2d(4, 8, 3, padding=1, groups=4), nn.SiLU()),
+                              torch.randn(2, 4, 13, 15)),
+    "stride, channels-last": (nn.Conv2d(4, 4, 5, stride=(2, 1), padding=2, groups=4, bias=False),
+                              torch.randn(2, 4, 13, 15).to(memory_format=torch.channels_last)),
+    "three dimensions": (nn.Conv3d(1, 1, 3, padding=1).double(), torch.randn(1, 1, 6, 7, 8).double()),
+    "maximum": (nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.Tanh()), torch.randn(2, 4, 13, 15)),
+    "mean": (nn.AvgPool3d(3, 2, 1), torch.randn(1, 2, 9, 9, 8)),
+    "radius 3": (nn.Conv2d(1, 1, 7, padding=3, bias=False).double(), torch.randn(1, 1, 21, 40).double()),
+}
+
+
+@pytest.mark.parametrize(("module", "x"), STRIPS.values(), ids=STRIPS)
+def test_strips_of_overlapping_windows(module, x):
+    run, _, _ = compiled(module.eval(), [x])
+    (strip,) = (t for code in run.codes for t in code.tunables if t.key.endswith(".strip"))
+
+    run = check(module, [x], choices={strip.key: 4})
+
+    assert strip.values[0] == 1, "the plain kernel stays the first candidate"
+    assert "int r = 0; r < 4" in run.text
+
+
 def test_losses():
     g = torch.Generator().manual_seed(6)
     a, b, c = (torch.randn(40, 10, generator=g) for _ in range(3))

@@ -14,6 +14,7 @@ from engine.codegen.naming import Namer
 from engine.codegen.prims import Prim
 from engine.codegen.program_ir import Nest, build_nest, merge_loops
 from engine.codegen.regions import Choices
+from engine.codegen.strips import strip_of, write_strip
 from engine.codegen.transposes import crossing, write_transpose
 from engine.codegen.writer import Lanes, Usage, Writer
 from engine.records import Device
@@ -67,6 +68,16 @@ def write_pointwise(
             warps = choices.get(depth.key, 8)
             return write_transpose(name, title, nest, across, layouts=layouts, names=names, tunables=tunables,
                                    loads=loads, depth=int(warps if warps in depth.values else 8))
+    strip = strip_of(nest)
+    if strip is not None and len(strip.sizes()) > 1:
+        size = Tunable(key=f"{key}.strip", direction="R", values=strip.sizes(),
+                       meaning="outputs below each other that a lane computes from rows it reads once")
+        tunables = (size, *tunables)
+        chosen = choices.get(size.key, 1)
+        if chosen in size.values and int(chosen) > 1:
+            plan = _plan(tunables, choices, key)
+            return write_strip(name, title, nest, strip, int(chosen), layouts=layouts, names=names,
+                               threads=plan.threads, tunables=tunables)
     plan = _plan(tunables, choices, key)
     return _write(name, title, nest, plan, layouts, names, tunables)
 

@@ -111,6 +111,7 @@ class Writer:
         self.kept: dict[object, str] = {}  # Key to the array that holds it.
         self.kept_declarations: list[str] = []
         self.staged: dict[tuple[str, Index], str] = {}  # Elements that lie in shared memory.
+        self.folded: dict[int, Scalar] = {}  # Windows that are folded already, by id.
         self.item: str = ""  # Name of the item loop's variable, while one is open.
         self.item_count = 1
 
@@ -192,6 +193,8 @@ class Writer:
                 raise NotFusibleError(f"{prim.name}: a reduction inside an element-wise kernel")
             return self.field_of(prim, index)
         if isinstance(prim, Window):
+            if id(prim) in self.folded:
+                return self.folded[id(prim)]
             from engine.codegen.windows import write_window
 
             return write_window(self, prim, index, key)
