@@ -166,11 +166,11 @@ def test_gpu_lock_excludes(tmp_path):
 
 
 def test_a_toolkit_without_a_librarys_headers_is_no_fault_of_the_candidate():
-    from engine.evaluate.local import _lacks_library
+    from engine.evaluate.host_build import lacks_library
     from engine.records import Failure
 
     missing = Failure(stage="build", reason="cuda_source.cu:15: cublas_v2.h: No such file or directory")
     own = Failure(stage="build", reason="cuda_source.cu:3: my_header.h: No such file or directory")
 
-    assert _lacks_library(missing)
-    assert not _lacks_library(own)
+    assert lacks_library(missing)
+    assert not lacks_library(own)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from engine.evaluate import gpu_lock, measure, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
 from engine.evaluate.checks import Ledger, merged
+from engine.evaluate.host_build import emulated_build
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import Prestarted, Session, own
@@ -32,7 +32,6 @@ from engine.records import Baseline, Build, Candidate, Check, Counters, Device, 
 from engine.toolchain import Toolchain
 
 PROTOCOL = 3
-NOT_EMULATED = "cannot be run without a GPU"
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 # Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
@@ -399,42 +398,9 @@ class LocalEvaluator:
         return built
 
 
-async def emulated_build(
-    builder: Builder, toolchain: Toolchain, folder: Path, candidate: Candidate, source: str, device: Device
-) -> Build | Failure:
-    """A build that runs on the CPU, and nvcc's opinion of the full source where nvcc is installed.
-
-    Facts about registers come from nvcc; the extension from the host compiler.
-    """
-    from engine.evaluate.emulate import build_emulated
-
-    if toolchain.nvcc is None or toolchain.nvcc_problem:
-        return await build_emulated(builder, folder, source, sm=device.sm)
-    compiled, built = await asyncio.gather(
-        builder.compile_only(candidate.source, device.sm, space=candidate.space),
-        build_emulated(builder, folder, source, sm=device.sm))
-    if isinstance(compiled, Failure) and isinstance(built, Build) and _lacks_library(compiled):
-        # This toolkit came without a library's headers, which says nothing against the candidate.
-        return replace(built, warnings=(*built.warnings, f"not compiled by nvcc here: {compiled.reason}"))
-    if isinstance(compiled, Failure):
-        return compiled
-    if isinstance(built, Failure):
-        # The emulator's limits say nothing against the candidate: what nvcc made of it stays.
-        unable = built.reason.startswith(NOT_EMULATED)
-        return replace(compiled, warnings=(*compiled.warnings, built.reason)) if unable else built
-    return replace(built, kernels=compiled.kernels, compiled_for=compiled.compiled_for,
-                   seconds=max(built.seconds, compiled.seconds))
-
-
 def _allowance(gpu: Gpu | None, device: Device, contract: Contract) -> Allowance:
     """What a candidate may take of the card: its tensors several times over, since results are held for checks."""
     if gpu is None:
         return Allowance()
     need = max(sum(s.size_bytes for s in (*v.tensors.values(), *v.outputs)) for v in contract.variants)
     return Allowance(gpu=gpu, gpu_bytes=max(HELD_SETS * need + (1 << 30), int(GPU_SHARE * device.memory_bytes)))
-
-
-def _lacks_library(failure: Failure) -> bool:
-    """True when nvcc found no header of NVIDIA's own libraries, which are installed apart from it."""
-    header = r"\b(cublas|cudnn|cufft|cusparse|curand|cutlass)\w*(/\w+)*\.h(pp)?: No such file"
-    return re.search(header, failure.reason) is not None
