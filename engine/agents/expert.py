@@ -133,7 +133,8 @@ class ExpertAgent:
         found: list[Mapping[str, object]] = []
         for base in self._bases(situation, plan.space)[:1]:
             for tunable in base.tunables:
-                if tunable.weight < BROAD or tunable.direction == plan.direction or tunable.key in base.choices:
+                settled = tunable.key in base.choices or len(tunable.values) < 2
+                if settled or tunable.weight < BROAD or tunable.direction == plan.direction:
                     continue
                 choices = {**base.choices, tunable.key: tunable.values[1]}
                 if (base.space, frozenset(choices.items())) not in tried:
