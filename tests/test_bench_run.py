@@ -215,6 +215,16 @@ async def test_resume_skips_what_is_there_and_drops_a_torn_line(tasks):
     assert all(json.loads(line) for line in chosen.out.read_text().splitlines())
 
 
+async def test_what_was_not_verified_is_run_again_when_asked(tasks):
+    spoil(tasks, "1/2", "wrong")
+    await run(options(tasks, ids="1/2,1/4"), program=PROGRAM)
+    assert len(await run(options(tasks, ids="1/2,1/4", resume=True), program=PROGRAM)) == 2
+    rows = await run(options(tasks, ids="1/2,1/4", resume=True, retry=True), program=PROGRAM)
+    assert [row["id"] for row in rows][2:] == [2]
+    runs = {row["run"] for row in rows if row["id"] == 2}
+    assert len(runs) == 2, "it was searched anew"
+
+
 async def test_changed_code_is_run_again(tasks):
     await run(options(tasks), program=PROGRAM)
     spoil(tasks, "1/2", "wrong")

@@ -23,7 +23,7 @@ from engine.records import (
     Verification,
     WorkloadProfile,
 )
-from engine.trajectory import Event, Stopped, Trajectory
+from engine.trajectory import Event, Job, Stopped, Trajectory
 
 CHECKS = tuple(Check(name=name, status="pass")
                for name in ("outputs", "numeric", "inputs untouched", "fresh inputs", "poison"))
@@ -89,6 +89,21 @@ def test_a_budget_that_was_not_spent_is_not_claimed():
     row = made_row(trajectory([(1, "", judged("a", 1.0))], stopped="budget: 1 candidates made"))
     assert set(row["budgets"]) == {"1"}
     assert [line["budget"] for line in summarize([row])] == [1, 1]
+
+
+@pytest.mark.parametrize(("stopped", "told"), [
+    ("budget: 1 candidates made", {"1"}), ("time: the limit of 60 s is reached", {"1", "6"}),
+    ("all 2 rounds done", {"1", "6"}), ("converged: 9 us is within 5 %", {"1", "6", "12", "18"}),
+    ("no direction left: every idea was tried", {"1", "6", "12", "18"})])
+def test_only_budgets_that_were_asked_for_are_told(stopped, told):
+    found = trajectory([(1, "", judged("a", 1.0))], stopped=stopped)
+    found.job = Job(file="t.py", preset="quick")
+    assert set(made_row(found)["budgets"]) == told
+
+
+def test_a_task_that_did_not_begin_failed_at_the_budgets_that_were_asked_for():
+    row = result_row(TASK, None, settings={"budget": 1}, wall_s=1.0, failure="no such file")
+    assert [(line["budget"], line["fast_0"]) for line in summarize([row])] == [(1, 0.0), (1, 0.0)]
 
 
 def test_an_unfinished_row_says_nothing_about_budgets():

@@ -65,8 +65,10 @@ class TaskRunner:
         begin = time.monotonic()
         failure: str | None = None
         trajectory = await asyncio.to_thread(_load, note.run)
-        if trajectory is None or trajectory.stopped is None or not trajectory.stopped.complete:
-            ended = await self._search(job, variant, note if trajectory is not None else note.forget())
+        if trajectory is None or trajectory.best is None or not _finished(trajectory):
+            # A run that ended without a result has nothing to go on with.
+            anew = trajectory is None or _finished(trajectory)
+            ended = await self._search(job, variant, note.forget() if anew else note)
             trajectory = await asyncio.to_thread(_load, note.run)
             failure = self._failure(ended)
             if ended.stopped == "cancel" and not _finished(trajectory):

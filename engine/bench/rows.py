@@ -11,11 +11,14 @@ from contracts.errors import ConfigError
 from engine.bench.lines import append_line, cut_torn_line, read_lines
 from engine.bench.tasks import BenchTask
 from engine.bench.variants import FULL
+from engine.presets import limits
 from engine.records import Candidate
 from engine.trajectory import PROGRESS, Trajectory
 
 SCHEMA = 2
 BUDGETS = (1, 6, 12, 18)
+# Reasons to stop that a larger budget would have met as well.
+ENDS = ("converged", "no direction left")
 
 
 def result_row(task: BenchTask, trajectory: Trajectory | None, *, settings: Mapping[str, Any], wall_s: float,
@@ -45,7 +48,7 @@ def result_row(task: BenchTask, trajectory: Trajectory | None, *, settings: Mapp
     best, spent = trajectory.best, [c for c in trajectory.candidates if c.round > 0]
     evaluations = trajectory.evaluations.values()
     builds = [e.build.seconds for e in evaluations if e.build and not e.build.cached]
-    told = {b: spent[:b] for b in BUDGETS if b <= len(spent) or not _cut_by_budget(trajectory)} if complete else {}
+    told = {b: spent[:b] for b in BUDGETS if complete and _tells(trajectory, b, len(spent))}
     first_s = trajectory.first_verified_s
     row |= {
         "run": trajectory.run, "verified": best is not None, "measured": trajectory.measured,
@@ -76,9 +79,12 @@ def result_row(task: BenchTask, trajectory: Trajectory | None, *, settings: Mapp
     return row
 
 
-def _cut_by_budget(trajectory: Trajectory) -> bool:
-    """True where a larger budget would have gone on: nothing can then be said about it."""
-    return trajectory.stopped is not None and trajectory.stopped.reason.startswith("budget")
+def _tells(trajectory: Trajectory, budget: int, made: int) -> bool:
+    """False where a larger budget would have gone on: nothing can then be said about it."""
+    reason = trajectory.stopped.reason if trajectory.stopped else ""
+    if budget <= made or reason.startswith(ENDS):
+        return True
+    return not reason.startswith("budget") and (trajectory.job is None or budget <= limits(trajectory.job)[1])
 
 
 def _verdict(trajectory: Trajectory, identity: str, precision: str) -> bool:
@@ -210,10 +216,12 @@ class ResultFile:
             raise ConfigError(f"the results cannot be written: {error.strerror}", hint="choose another --out",
                               file=path) from None
 
-    def has(self, task: BenchTask, variant: str = FULL) -> bool:
-        """True where the same code has a complete result of the variant."""
-        return any((row["level"], row["id"], row.get("code_sha256"), row.get("variant", FULL))
-                   == (task.level, task.id, task.sha256, variant) and row.get("complete", True) for row in self.rows)
+    def has(self, task: BenchTask, variant: str = FULL, *, verified: bool = False) -> bool:
+        """True where the same code has a complete result of the variant; with `verified`, one that is verified."""
+        found = [row for row in self.rows if row.get("complete", True) and
+                 (row["level"], row["id"], row.get("code_sha256"), row.get("variant", FULL))
+                 == (task.level, task.id, task.sha256, variant)]
+        return bool(found) and (not verified or bool(found[-1]["verified"]))
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one result to the disk.

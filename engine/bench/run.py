@@ -53,6 +53,7 @@ class BenchOptions:
         seconds: Limit of this sitting; None for none.
         limit_s: Seconds a task may search; None for no limit but that of a task that hangs.
         resume: Go on with an existing result file.
+        retry: Run tasks again whose last result is not verified.
         parallel: Tasks at a time on a GPU.
         gpus: CUDA indices, each with its own tasks; empty for `device`.
         variants: Variants of the search, by name.
@@ -73,6 +74,7 @@ class BenchOptions:
     seconds: float | None = None
     limit_s: float | None = None
     resume: bool = False
+    retry: bool = False
     parallel: int = 2
     gpus: tuple[int, ...] = ()
     variants: tuple[str, ...] = (FULL,)
@@ -185,7 +187,7 @@ async def run(
         options.job(options.tasks, variant)
     results = ResultFile(options.out, resume=options.resume)
     wanted = [(task, variant) for task in chosen for variant in options.variants]
-    waiting = [item for item in wanted if not results.has(*item)]
+    waiting = [item for item in wanted if not results.has(*item, verified=options.retry)]
     if len(waiting) < len(wanted):
         on_line(f"{len(wanted) - len(waiting)} of {len(wanted)} tasks have results already")
     files = {task.key: _task_file(options.work, task) for task in chosen}

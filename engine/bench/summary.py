@@ -65,7 +65,10 @@ def summarize(rows: Iterable[Row], baselines: Baselines | None = None, variant: 
 
 def _tells(row: Row, budget: int) -> bool:
     """False where the search was cut short of this budget, so that nothing is known about it."""
-    return "budgets" not in row or str(budget) in row["budgets"]
+    if "budgets" in row:
+        return str(budget) in row["budgets"]
+    # It failed before it made anything, which it would at every budget that was asked for.
+    return budget <= ((row.get("settings") or {}).get("budget") or BUDGETS[-1])
 
 
 def candidate_at(row: Row, budget: int, policy: str = "budgets") -> Row | None:

@@ -66,9 +66,10 @@ def _options(arguments: argparse.Namespace) -> runner.BenchOptions:
         python = str(Path(python).absolute())
     return runner.BenchOptions(
         tasks=Path(arguments.tasks), out=Path(arguments.out), ids=arguments.ids, levels=arguments.levels,
-        sample=arguments.sample, seconds=arguments.seconds, limit_s=arguments.limit_s, resume=arguments.resume,
-        parallel=arguments.parallel, gpus=_gpus(arguments.gpus), variants=variants.parse(arguments.ablation),
-        recheck=arguments.recheck, paired=arguments.paired, forms=_forms(arguments.forms), commit=arguments.commit,
+        sample=arguments.sample, seconds=arguments.seconds, limit_s=arguments.limit_s,
+        resume=arguments.resume or arguments.retry, retry=arguments.retry, parallel=arguments.parallel,
+        gpus=_gpus(arguments.gpus), variants=variants.parse(arguments.ablation), recheck=arguments.recheck,
+        paired=arguments.paired, forms=_forms(arguments.forms), commit=arguments.commit,
         baselines=tuple(Path(file) for file in arguments.baselines or ()), preset=arguments.preset or "normal",
         budget=arguments.budget, space=arguments.space, agent=arguments.agent or "expert",
         precision=arguments.precision or "match", device=arguments.device or "auto", python=python or "",

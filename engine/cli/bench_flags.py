@@ -18,6 +18,7 @@ def add_arguments(add: argparse.ArgumentParser, *, positive: Callable[[str], int
     add.add_argument("tasks", metavar="TASKS.jsonl", nargs="?", help="one {level, id, name, code} a line")
     add.add_argument("--out", metavar="FILE", help="JSON lines, one a task; baselines are kept beside it")
     add.add_argument("--resume", action="store_true", help="go on with the output, also after a kill")
+    add.add_argument("--retry", action="store_true", help="go on, and run tasks again that have nothing verified")
     chosen = add.add_argument_group("which tasks")
     chosen.add_argument("--ids", help="comma-separated tasks: 14 (any level), 2/14, or a range 2/10-20")
     chosen.add_argument("--levels", help="comma-separated levels")
