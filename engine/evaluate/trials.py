@@ -55,7 +55,7 @@ class Limits:
 
     def call_limit_s(self, reference_s: float) -> float:
         """What a call may take where the judge needed `reference_s` for the reference: an endless loop costs that."""
-        return min(self.call_s, max(self.least_call_s, self.call_factor * reference_s))
+        return round(min(self.call_s, max(self.least_call_s, self.call_factor * reference_s)), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
