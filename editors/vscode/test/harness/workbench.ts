@@ -111,7 +111,10 @@ export class Workbench {
   }
 
   async takeAction(title: string | RegExp, refactor = false): Promise<void> {
-    await (await this.codeActions(title, refactor)).click();
+    const row = await this.codeActions(title, refactor);
+    // VS Code 1.100 lets nothing be clicked before the mouse has moved.
+    await row.hover({ force: true });
+    await row.click();
   }
 
   /** The icon of the editor's title bar with this name. */

@@ -19,8 +19,9 @@ test("in restricted mode nothing is started; trusted, the server starts without 
 
     await vs.status("Restricted Mode").waitFor({ state: "hidden" });
     // The newest VS Code shows the page of trust over the editors.
-    await vs.escape();
-    await vs.page.locator(".monaco-modal-editor-block").waitFor({ state: "hidden" });
+    const page = vs.page.locator(".monaco-modal-editor-block");
+    if (await page.isVisible()) await page.locator(".codicon-close").first().click();
+    await page.waitFor({ state: "hidden" });
     await vs.open(BLOCK.file);
     await vs.goTo(BLOCK.line, BLOCK.column);
     await vs.codeActions(`Optimize kernel: ${BLOCK.symbol}`);
