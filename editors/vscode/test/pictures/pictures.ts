@@ -14,7 +14,7 @@ async function takePictures(): Promise<void> {
   mkdirSync(IMAGES, { recursive: true });
   await inVsCode({
     name: "pictures", editor: editor("newest"), files: [KERNEL.file], size: SIZE,
-    settings: { "hiera.preset": "quick", "hiera.budget.candidates": 4, "explorer.compactFolders": true },
+    settings: { "hiera.preset": "quick", "hiera.budget.candidates": 3, "explorer.compactFolders": true },
   }, async (vs) => {
     const picture = (name: string): Promise<void> => vs.picture(path.join(IMAGES, `vscode-${name}.png`));
     await vs.ready();
@@ -30,15 +30,17 @@ async function takePictures(): Promise<void> {
 
     await offered(vs, KERNEL);
     await review(vs);
+    await vs.command("View: Toggle Primary Side Bar Visibility");
     await vs.lens("Discard").waitFor();
     await picture("review");
+    await vs.command("View: Toggle Primary Side Bar Visibility");
     await vs.command("View: Close All Editors");
 
     await vs.open(KERNEL.file);
     await vs.goTo(KERNEL.line, KERNEL.column);
     await vs.page.getByRole("tab", { name: "HIERA", exact: true }).first().click();
     const runs = vs.page.getByRole("tree", { name: "Runs" });
-    await runs.getByRole("treeitem").first().dblclick();
+    await runs.getByRole("treeitem").first().click();
     await runs.getByRole("treeitem", { name: /^Round 1/ }).first().click();
     await runs.getByRole("treeitem", { level: 3 }).first().waitFor();
     await vs.command("HIERA: Show the Report");

@@ -7,7 +7,7 @@ import { editor, EXTENSION } from "../harness/places";
 import { inVsCode } from "../harness/session";
 import { REPORT } from "../host/report";
 
-const LIMIT_MS = 300_000;
+const LIMIT_MS = 600_000;
 const LAST_LINES = 30;
 
 for (const name of ["newest", "oldest"]) {
