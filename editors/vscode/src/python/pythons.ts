@@ -55,7 +55,8 @@ export class Pythons {
   async section(scope: vscode.Uri | undefined): Promise<Record<string, unknown>> {
     const { worker } = await this.choice(scope ?? firstFolder());
     const set = settingsFor(this.keys, scope);
-    if (worker === undefined) return set;
+    // Never empty: the server would take an empty answer for one of a client that knows nothing of the section.
+    if (worker === undefined) return { "worker.suggested": "", ...set };
     // A setting may be written with ~ or ${workspaceFolder}, which the server does not know.
     const named = "worker.interpreter" in set && set["worker.interpreter"] !== "";
     return { ...set, [named ? "worker.interpreter" : "worker.suggested"]: worker.path };

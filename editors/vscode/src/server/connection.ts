@@ -26,6 +26,8 @@ export class Connection implements HieraClient, vscode.Disposable {
   reason = "";
   jobs: readonly RunningJob[] = [];
   private client: LanguageClient | undefined;
+  /** Settled when whoever waits for the start has done its part. */
+  private ready: Promise<void> = Promise.resolve();
   private turn: Promise<void> = Promise.resolve();
   private readonly interceptors = new Map<string, Interceptor>();
   private readonly states = new vscode.EventEmitter<ServerState>();
@@ -113,11 +115,15 @@ export class Connection implements HieraClient, vscode.Disposable {
       const launch = launchOf(server, libraries, process.env);
       this.log.info(`server: ${launch.command} (${server.why})`);
       const options = { env: { ...process.env, ...launch.environment } };
-      this.client = new QuietClient("hiera", "HIERA", { command: launch.command, args: [...launch.args], options }, this.options());
+      const executable = { command: launch.command, args: [...launch.args], options };
+      // A job may be asked for before the server has pulled its settings.
+      const settings = await this.pythons.section(vscode.workspace.workspaceFolders?.[0]?.uri);
+      this.client = new QuietClient("hiera", "HIERA", executable, this.options(settings));
       this.client.registerFeature(abilities());
       this.client.onDidChangeState(({ newState }) => { this.follow(newState); });
       this.client.onNotification("experimental/serverStatus", () => { void this.hearJobs(); });
       await this.client.start();
+      await this.ready;
     } catch (error) {
       this.log.error(error instanceof Error ? error : String(error));
       await this.end();
@@ -127,14 +133,14 @@ export class Connection implements HieraClient, vscode.Disposable {
     }
   }
 
-  private options(): LanguageClientOptions {
+  private options(settings: object): LanguageClientOptions {
     return {
       documentSelector: SELECTOR,
       outputChannel: this.log,
       traceOutputChannel: this.log,
       stdioOptions: { stdout: this.stderr.read, stderr: this.stderr.read },
       revealOutputChannelOn: RevealOutputChannelOn.Never,
-      initializationOptions: { trusted: true },
+      initializationOptions: { trusted: true, settings },
       initializationFailedHandler: () => false,
       errorHandler: this.crashes,
       markdown: { isTrusted: false, supportHtml: false },
@@ -164,7 +170,7 @@ export class Connection implements HieraClient, vscode.Disposable {
   private follow(now: State): void {
     if (now === State.Running) {
       this.crashes.ran();
-      this.started(this).then(
+      this.ready = this.started(this).then(
         () => { this.change("running"); },
         (error: unknown) => { this.log.error(String(error)); },
       );
