@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import resource
@@ -123,7 +124,7 @@ async def loads(builder: Builder, sources: Sequence[Source], *, emulated: bool) 
             built = await one(builder, source.fresh(number), emulated=emulated)
             build_s = time.perf_counter() - begin
             row: dict[str, Any] = {"source": source.name, "space": source.space, "written_by": source.written_by,
-                                   "build_s": round(build_s, 3), "cpu_s": round(cpu_seconds() - spent, 3)}
+                                   "build_s": round(build_s, 3), "cpu_s": known(cpu_seconds() - spent)}
             if isinstance(built, Failure):
                 row["failed"] = built.reason[:300]
             else:
@@ -147,7 +148,7 @@ async def failures(builder: Builder, sources: Sequence[Source], *, emulated: boo
         seconds, spent = time.perf_counter() - begin, cpu_seconds() - spent
         told = [error.line for error in found.errors] if isinstance(found, Failure) else None
         rows.append({"source": source.name, "fault": fault, "line": line, "seconds": round(seconds, 3),
-                     "cpu_s": round(spent, 3), "told_lines": told,
+                     "cpu_s": known(spent), "told_lines": told,
                      # A lost semicolon shows at the next token, which may stand on the next line.
                      "right_line": told is not None and bool({line, line + 1} & set(told))})
     return rows
@@ -185,7 +186,7 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
         done = subprocess.run([interpreter(), "-c", PEER, str(told)], capture_output=True, text=True, timeout=PEER_S,
                               env={**os.environ, "TORCH_CUDA_ARCH_LIST": ARCHITECTURE}, check=False)
         row: dict[str, Any] = {"source": source.name if cuda else "relu, C++ only",
-                               "cpu_s": round(cpu_seconds() - spent, 3)}
+                               "cpu_s": known(cpu_seconds() - spent)}
         if done.returncode == 0:
             row["seconds"] = round(json.loads(done.stdout.splitlines()[-1])["seconds"], 3)
         else:
@@ -198,9 +199,18 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
 
 
 def cpu_seconds() -> float:
-    """CPU time of all children that have ended: what a build costs, however busy the machine is."""
+    """CPU time of all children that have ended: what a build costs, however busy the machine is.
+
+    NaN where builds run in bubblewrap: it does not hand on what the processes in its namespace used.
+    """
+    if sandbox._known and sandbox._known[0].kind == "bubblewrap":  # noqa: SLF001 - the choice that is in force.
+        return math.nan
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def known(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else round(seconds, 3)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -209,7 +219,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {"count": 0}
     seconds = [row["seconds"] for row in found]
     return {"count": len(found), "median_s": round(median(seconds), 3), "least_s": min(seconds), "most_s": max(seconds),
-            "median_cpu_s": round(median(row["cpu_s"] for row in found), 3)}
+            "median_cpu_s": round(median(row["cpu_s"] for row in found), 3) if found[0]["cpu_s"] is not None else None}
 
 
 def machine(toolchain: Toolchain) -> dict[str, Any]:
@@ -226,7 +236,11 @@ async def main() -> int:
     parser.add_argument("--quick", action="store_true", help="every second of the hand-written sources only")
     parser.add_argument("--peer-sources", type=int, default=3, metavar="N", help="sources of the usual way (default 3)")
     parser.add_argument("--device", default="auto", help="auto, cuda:N or none")
+    parser.add_argument("--without-bubblewrap", action="store_true",
+                        help="build behind Landlock instead: then CPU seconds are known")
     options = parser.parse_args()
+    if options.without_bubblewrap:
+        sandbox._known[:] = [await sandbox.strongest(without="bubblewrap")]  # noqa: SLF001
     toolchain, device = await find_toolchain(interpreter()), await find_device(options.device)
     emulated = toolchain.nvcc is None or bool(toolchain.nvcc_problem)
     how = "g++ against the emulator, as on machines without nvcc" if emulated else f"nvcc {toolchain.nvcc_version}"
