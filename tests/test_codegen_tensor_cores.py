@@ -1,5 +1,6 @@
 """Products on Tensor Cores, played instruction by instruction on the CPU: layouts, edges, accuracy, special values."""
 
+import asyncio
 import shutil
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 from torch import nn
 
 from engine.codegen import Recipe, write
+from engine.evaluate.build import Builder
 from engine.evaluate.cuda_to_host import blockers, transform
-from engine.records import Device
+from engine.records import Build, Device
 from tests.codegen_harness import H200, export_graph
 from tests.program_harness import Lab, contract_of, program_of
 
@@ -159,3 +161,17 @@ def test_ptx_becomes_calls_in_the_order_of_the_instruction():
     assert transform(text) == "::hiera_emu::cvt_rna_tf32((r[0]), (x + f(1, 2)))\n;"
     assert blockers(text) == ()
     assert blockers('asm("cvt.rna.tf32.f32 %0, %5;" : "=r"(r) : "f"(x));') == ("inline PTX",)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("size", [4096, 4093], ids=["vectors", "element by element"])
+def test_nvcc_keeps_sums_and_addresses_in_registers(lab, tmp_path, size):
+    graph, _, _ = export_graph(Product().eval(), [torch.empty(size, size), torch.empty(size, size)])
+    program = write(contract_of(graph, 0), Recipe(space="cuda", choices={"matmul.means": "tensor_cores"}), H200)
+
+    build = asyncio.run(Builder(lab.toolchain, tmp_path).compile_only(program.source, H200.sm, space="cuda"))
+
+    assert isinstance(build, Build), build
+    (kernel,) = (kernel for kernel in build.kernels if "tensor_core_product" in kernel.name)
+    assert kernel.spill_bytes == 0

@@ -26,13 +26,12 @@ __device__ __forceinline__ void copy_ahead(const Element* source, Element* targe
   struct alignas(sizeof(Element) * VECTOR) Vector {
     Element at[VECTOR];
   };
-  const bool exists = ALWAYS || source != nullptr;
-  if constexpr (sizeof(Vector) >= 4) {
-    __pipeline_memcpy_async(target, source, sizeof(Vector), exists ? 0 : sizeof(Vector));  // The last are the zeros.
-  } else if (exists) {
-    *reinterpret_cast<Vector*>(target) = *reinterpret_cast<const Vector*>(source);
+  if (!ALWAYS && source == nullptr) {
+    *reinterpret_cast<Vector*>(target) = Vector{};
+  } else if constexpr (sizeof(Vector) >= 4) {
+    __pipeline_memcpy_async(target, source, sizeof(Vector));
   } else {
-    *target = Element{};
+    *reinterpret_cast<Vector*>(target) = *reinterpret_cast<const Vector*>(source);
   }
 }
 
@@ -46,6 +45,8 @@ __global__ void __launch_bounds__(P::THREADS) tensor_core_product(const typename
   using BTile = SharedTile<Element, P::TILE_N, P::TILE_K, P::B_ALONG_K>;
   constexpr int TILE_K = P::TILE_K, THREADS = P::THREADS, STAGES = P::STAGES, PARTS = Arithmetic::PARTS;
   constexpr int ROWS = P::WARP_M / 16, COLS = P::WARP_N / 8;  // Results of one instruction are 16 x 8.
+  constexpr int A_PASSES = P::TILE_M * TILE_K / (THREADS * P::A_VECTOR);
+  constexpr int B_PASSES = P::TILE_N * TILE_K / (THREADS * P::B_VECTOR);
   constexpr int PACK = Arithmetic::PACK, STEP_K = 8 * PACK;
   static_assert(THREADS == 32 * (P::TILE_M / P::WARP_M) * (P::TILE_N / P::WARP_N), "one warp for its part of the tile");
   static_assert(P::SHARED_BYTES == STAGES * (ATile::SIZE + BTile::SIZE) * sizeof(Element), "what the launch asks for");
@@ -58,19 +59,20 @@ __global__ void __launch_bounds__(P::THREADS) tensor_core_product(const typename
   const int group = lane / 4, member = lane % 4;
   const int warp_m = warp / (P::TILE_N / P::WARP_N) * P::WARP_M, warp_n = warp % (P::TILE_N / P::WARP_N) * P::WARP_N;
 
+  // Narrow copies are many: unrolled, their addresses would take the registers that the sums need.
   const auto fetch = [&](int k_tile) {
     Element* const a_stage = stages + (k_tile - place.k_first) % STAGES * (ATile::SIZE + BTile::SIZE);
     Element* const b_stage = a_stage + ATile::SIZE;
-#pragma unroll
-    for (int pass = 0; pass < P::TILE_M * TILE_K / (THREADS * P::A_VECTOR); ++pass) {
+#pragma unroll(A_PASSES <= 8 ? A_PASSES : 2)
+    for (int pass = 0; pass < A_PASSES; ++pass) {
       const int index = (pass * THREADS + thread) * P::A_VECTOR;
       const int k = P::A_ALONG_K ? index % TILE_K : index / P::TILE_M;
       const int m = P::A_ALONG_K ? index / TILE_K : index % P::TILE_M;
       const Element* const source = P::a_at(arguments, place.batch, place.m0 + m, k_tile * TILE_K + k);
       copy_ahead<P::A_VECTOR, P::A_ALWAYS>(source, a_stage + ATile::at(m, k));
     }
-#pragma unroll
-    for (int pass = 0; pass < P::TILE_N * TILE_K / (THREADS * P::B_VECTOR); ++pass) {
+#pragma unroll(B_PASSES <= 8 ? B_PASSES : 2)
+    for (int pass = 0; pass < B_PASSES; ++pass) {
       const int index = (pass * THREADS + thread) * P::B_VECTOR;
       const int k = P::B_ALONG_K ? index % TILE_K : index / P::TILE_N;
       const int n = P::B_ALONG_K ? index / TILE_K : index % P::TILE_N;
