@@ -374,6 +374,14 @@ def test_numbers_below_the_normal_ones_may_be_rounded_but_not_flushed():
     assert not verdict(torch.zeros(30, 40), exact)["match"]
 
 
+def test_sums_of_numbers_below_the_normal_ones_may_round_more_but_not_lose_them():
+    exact = matrix(20, 30).abs() * 1e-42
+    wanted = expected(exact)
+    for values, lost in ((exact.float() * torch.tensor(1.01), False), (torch.zeros(20, 30), True)):
+        found = judge_compare.judge_output(values.reshape(-1), wanted, True)
+        assert bool(judge_compare.special_why(found, wanted, True, False, tiny=True)) == lost
+
+
 def test_a_bias_far_below_the_tolerance_is_measured_in_units_of_rounding():
     exact = matrix(200, 200).softmax(1)
     honest, scaled = verdict(exact.float(), exact), verdict((exact * (1 + 4e-6)).float(), exact)

@@ -170,7 +170,8 @@ def check(request):
             name = f"argument {argument} after the call"
         found = judge_compare.judge_output(values, expected, zero_mean, loose)
         if special:
-            found["special"] = judge_compare.special_why(found, expected, local=not state.spreads, any_order=any_order)
+            found["special"] = judge_compare.special_why(
+                found, expected, local=not state.spreads, any_order=any_order, tiny=request.get("tiny", False))
         results.append({"name": name, **found})
     untouched, guards = judge_state.inputs_kept()
     return {"results": results, "untouched": untouched, "guards": guards and judge_state.out_guards_kept(),

@@ -192,7 +192,7 @@ def judge_output(values, expected, zero_mean, loose=False):
         verdict = count == 0
         why = "" if verdict else f"{count} of {values.numel()} integer elements differ"
         return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
-                "rms_ratio": 0.0, "max_ratio": 0.0, "missing_nan": 0, "finite": 0, "extra": 0, "bias": 0.0,
+                "rms_ratio": 0.0, "max_ratio": 0.0, "rms": 0.0, "missing_nan": 0, "finite": 0, "extra": 0, "bias": 0.0,
                 "lean": 0.0}
     unit = UNIT[expected.dtype]
     found = errors(values, expected, count_poison=True)
@@ -233,7 +233,7 @@ def judge_output(values, expected, zero_mean, loose=False):
     return {"match": match, "strict": strict, "kernelbench": close if expected.usual is not None else None,
             "poison": found.poison, "trivial": trivial, "why": "; ".join(why),
             "rms_ratio": _ratio(found.rms, base_rms), "max_ratio": _ratio(found.largest, base_max),
-            "missing_nan": found.missing_nan, "finite": found.finite, "extra": found.extra_nan,
+            "rms": found.rms, "missing_nan": found.missing_nan, "finite": found.finite, "extra": found.extra_nan,
             **_bias(found, expected, unit)}
 
 
@@ -253,7 +253,7 @@ def _bias(found, expected, unit):
             "lean": times(found.lean, expected.mean_size, expected.strict.lean, expected.configured.lean)}
 
 
-def special_why(result, expected, local, any_order):
+def special_why(result, expected, local, any_order, tiny=False):
     """What is wrong with the output for NaN, infinite or tiny inputs, or nothing.
 
     NaN in more places than the reference's is no fault: tiles of fast convolutions spread it.
@@ -263,6 +263,7 @@ def special_why(result, expected, local, any_order):
         expected: What the output must be.
         local: No fast algorithm for this task mixes elements that the task itself does not mix.
         any_order: Equal elements may come in any order, and NaN is equal to nothing.
+        tiny: The inputs are denormal: sums of them round far more than usual, and only their loss is a fault.
     """
     if not expected.is_float:
         return result["why"] if local and not any_order else ""
@@ -272,6 +273,9 @@ def special_why(result, expected, local, any_order):
             return f"NaN of the input did not reach the output: {result['missing_nan']} of {nans} elements lack it"
         if 2 * result["finite"] > count:
             return f"{result['finite']} of {count} elements are finite where the reference is not"
+    if tiny:
+        lost = result["rms"] > TRIVIAL_SHARE * expected.rms > OWN_MARGIN * expected.strict.rms
+        return "numbers below the normal ones are lost" if local and lost else ""
     if local and not result["extra"] and result["match"] is False:
         return result["why"]
     return ""
