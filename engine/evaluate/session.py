@@ -85,6 +85,7 @@ class Session:
         self.opened: dict[str, Any] = {}
         self.trivial: tuple[str, ...] = ()
         self.trivial_note = ""
+        self.weights_carry = False
         self._spare: asyncio.Task[Worker] | None = None
         self._host_copies = False
         self._candidates: set[Worker] = set()
@@ -104,6 +105,7 @@ class Session:
             found = await self.judge.call("null_test", timeout_s=START_S, families=["randn", "example"],
                                           seeds=[next(drawn) >> 8 for _ in range(4)])
             self.trivial, self.trivial_note = tuple(found["passed"]), ""
+            self.weights_carry = found["carrying"]
         except InputError as error:
             # Two references at once can be too much for the device where one is not.
             self.trivial_note = error.problem
@@ -197,7 +199,7 @@ class Session:
             self.opened = await self.judge.call(
                 "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
                 device=self.device, shared=str(self._shared), sets=GUARD_SETS, budget_bytes=self._budget_bytes,
-                extension=extension, host_copies=self._host_copies)
+                extension=extension, host_copies=self._host_copies, carrying=self.weights_carry)
         except BaseException:
             await self._drop()
             raise

@@ -8,7 +8,7 @@ import math
 import time
 
 import torch
-from _hiera_worker import blocks, judge_change, judge_compare, judge_inputs, judge_state, slabs
+from _hiera_worker import blocks, judge_change, judge_compare, judge_inputs, judge_null, judge_state, slabs
 from _hiera_worker.judge_reference import Reference
 from _hiera_worker.judge_state import LARGE_BYTES, SLACK, State
 from _hiera_worker.wire import Refusal
@@ -64,6 +64,7 @@ def open_contract(request):
     state.configurable = _flags_matter(state.contract)
     state.spreads = state.configurable and _may_multiply(state.contract)
     state.clock = None
+    state.carrying = request.get("carrying", False)
     judge_state.release_cache()
     sizes = [judge_state.set_bytes(i) for i in range(len(state.variants))]
     fixed = max(judge_state.fixed_bytes(i) for i in range(len(state.variants)))
@@ -186,30 +187,9 @@ def output_sums(request):
 
 def null_test(request):
     """Does the task tell a kernel from a constant? Names the trivial answers that would pass."""
-    state = State
-    passed = None
-    # Whether a task says nothing does not depend on its size, but memory for two references does.
-    variant = 0 if state.set_bytes + state.out.bytes.numel() < LARGE_BYTES // 2 else min(
-        range(len(state.variants)), key=lambda v: sum(judge_state.extent(s) for s in state.variants[v]["outputs"]))
-    for family in request["families"]:
-        pair = []
-        for seed in request["seeds"][:2]:
-            draw({"variant": variant, "family": family, "seed": seed, "fixed_seed": request["seeds"][2], "set": 0,
-                  "phase": 0})
-            pair.append(_expectation(state.values, request["seeds"][3], False)[0])
-        if any(e.is_float and e.blank_share > 0.5 for e in pair[0]):
-            continue
-        count = len(pair[0]) - len(state.mutable)
-        # One output that tells is enough for this family; every family must be blind for a verdict.
-        inputs = [state.values[a["name"]] for a in state.tensors if a["role"] == "input"]
-        blind = [judge_compare.passes_trivially(*both, inputs) for both in zip(pair[0][:count], pair[1][:count])]
-        names = set.intersection(*(set(names) for names in blind)) if blind else set()
-        passed = names if passed is None else passed & names
-        del pair
-        if not passed:
-            break
+    passed = judge_null.null_test(request, draw, lambda seed: _expectation(State.values, seed, False)[0])
     judge_state.release_cache()
-    return {"passed": sorted(passed or ())}
+    return {"passed": sorted(passed), "carrying": State.carrying}
 
 
 def fill_sets(request):
@@ -432,5 +412,5 @@ def _fill(request, places, fixed=True, direct=False):
             continue
         fan_in = max(1, math.prod(place["shape"][1:])) if role == "parameter" else 1
         judge_inputs.fill(target, family, state.profiles[place["name"]], inputs if role == "input" else weights, role,
-                          fan_in, position)
+                          fan_in, position, carrying=state.carrying)
         position += role == "input"

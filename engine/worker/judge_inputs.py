@@ -45,7 +45,7 @@ def profile(tensor, low=None, high=None):
     return Profile(shape, low=low, high=high, mean=mean, std=std)
 
 
-def fill(tensor, family, found, generator, role, fan_in=1, position=0):
+def fill(tensor, family, found, generator, role, fan_in=1, position=0, carrying=False):
     """Write one argument in place.
 
     Args:
@@ -57,12 +57,14 @@ def fill(tensor, family, found, generator, role, fan_in=1, position=0):
             deep module's values finite, whatever the inputs do.
         fan_in: Elements of a parameter that feed one output.
         position: Index among the arguments of its role.
+        carrying: Draw weights so large that what flows through many layers keeps its size (He et al. 2015), instead
+            of as large as the example's.
     """
     if family == "ramp" and role == "input" and found.kind in ("normal", "uniform") and not tensor.dtype.is_complex:
         _ramp(tensor, generator)
         return
     for part in _parts(tensor):
-        _fill_part(part, family, found, generator, role, fan_in, position, tensor.dim())
+        _fill_part(part, family, found, generator, role, fan_in, position, tensor.dim(), carrying)
 
 
 def _parts(tensor):
@@ -78,7 +80,7 @@ def _parts(tensor):
             yield part
 
 
-def _fill_part(tensor, family, found, generator, role, fan_in, position, dims):
+def _fill_part(tensor, family, found, generator, role, fan_in, position, dims, carrying):
     if found.kind == "bool":
         tensor.copy_(_uniform(tensor, generator) < min(max(found.mean, 0.1), 0.9))
     elif found.kind == "integer":
@@ -92,10 +94,10 @@ def _fill_part(tensor, family, found, generator, role, fan_in, position, dims):
     elif role == "input":
         _INPUT[family](tensor, found, generator, position)
     else:
-        _parameter(tensor, family, found, generator, role, fan_in, dims)
+        _parameter(tensor, family, found, generator, role, fan_in, dims, carrying)
 
 
-def _parameter(tensor, family, found, generator, role, fan_in, dims):
+def _parameter(tensor, family, found, generator, role, fan_in, dims, carrying):
     if role == "buffer" and found.low >= 0:
         # Running variances and the like: a positive example stays positive.
         tensor.uniform_(0.5, 1.5, generator=generator)
@@ -106,8 +108,9 @@ def _parameter(tensor, family, found, generator, role, fan_in, dims):
         tensor.copy_(signs * (_uniform(tensor, generator) < keep))
         return
     if dims >= 2:
-        # He scale: what initialisers give, but never a special value.
-        tensor.normal_(0.0, max(found.std, 1e-3) if 1e-4 < found.std < 4 else fan_in ** -0.5, generator=generator)
+        # What initialisers give, but never a special value.
+        usual = max(found.std, 1e-3) if 1e-4 < found.std < 4 else fan_in ** -0.5
+        tensor.normal_(0.0, max(usual, (2 / fan_in) ** 0.5) if carrying else usual, generator=generator)
     elif found.std < 1e-6 and abs(found.mean - 1) < 1e-6:
         # A scale that starts as all ones must not stay so: skipping it would go unseen.
         tensor.uniform_(0.5, 1.5, generator=generator)

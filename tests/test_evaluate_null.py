@@ -1,0 +1,64 @@
+"""The task's own null test: what says nothing is told, and depth alone makes no task say nothing."""
+
+import asyncio
+import sys
+
+import pytest
+
+from contracts.contract import Argument, Contract, Variant
+from engine.evaluate.session import Session
+from engine.toolchain import find_toolchain
+from tests.evaluate_harness import spec
+
+LAYERS, WIDTH = 20, 32
+DEEP = f"""
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range({LAYERS}))
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return RESULT
+def get_inputs():
+    return [torch.randn(16, {WIDTH})]
+def get_init_inputs():
+    return []
+"""
+
+
+def deep_contract() -> Contract:
+    x = spec("float32", 16, WIDTH)
+    arguments = [Argument(name="x", role="input", tensor=x, path="x")]
+    for number in range(LAYERS):
+        for name, tensor in (("weight", spec("float32", WIDTH, WIDTH)), ("bias", spec("float32", WIDTH))):
+            arguments.append(Argument(name=f"{name}{number}", role="parameter", tensor=tensor,
+                                      path=f"layers.{number}.{name}"))
+    return Contract(name="deep", entry="deep", arguments=tuple(arguments), output_tree=0, variants=(
+        Variant(name="example", tensors={a.name: a.tensor for a in arguments}, outputs=(x,)),))
+
+
+async def opened(folder, result):
+    (folder / "groundtruth.py").write_text(DEEP.replace("RESULT", result))
+    session = Session(await find_toolchain(sys.executable), deep_contract(), folder, "cpu", budget_bytes=1 << 26)
+    try:
+        await session.open()
+        before = session.opened, session.trivial
+        await session.reopen()
+        carrying = session.weights_carry
+        return before[1], carrying
+    finally:
+        await session.close()
+
+
+@pytest.mark.parametrize(("result", "trivial", "carries"), [
+    # PyTorch's initialiser shrinks a signal to 1/sqrt(6) a layer: after 20 of them only biases are left.
+    ("x", (), True),
+    # Nothing helps a task that is a constant by its text: its weights stay as the user's are.
+    ("x * 0 + 1", ("a constant", "another seed's output"), False),
+])
+def test_depth_is_no_reason_to_say_nothing(tmp_path, result, trivial, carries):
+    found, carrying = asyncio.run(opened(tmp_path, result))
+    assert set(found) == set(trivial)
+    assert carrying is carries
