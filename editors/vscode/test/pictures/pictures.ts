@@ -16,7 +16,12 @@ async function takePictures(): Promise<void> {
     name: "pictures", editor: editor("newest"), files: [KERNEL.file], size: SIZE,
     settings: { "hiera.preset": "quick", "hiera.budget.candidates": 3, "explorer.compactFolders": true },
   }, async (vs) => {
-    const picture = (name: string): Promise<void> => vs.picture(path.join(IMAGES, `vscode-${name}.png`));
+    const picture = async (name: string): Promise<void> => {
+      // Away from what would show a tooltip.
+      await vs.page.mouse.move(SIZE.width / 2, SIZE.height - 4);
+      await vs.page.locator(".monaco-hover:visible").first().waitFor({ state: "hidden" });
+      await vs.picture(path.join(IMAGES, `vscode-${name}.png`));
+    };
     await vs.ready();
     await vs.open(KERNEL.file);
     await vs.goTo(KERNEL.line, KERNEL.column);
@@ -41,11 +46,14 @@ async function takePictures(): Promise<void> {
     await vs.page.getByRole("tab", { name: "HIERA", exact: true }).first().click();
     const runs = vs.page.getByRole("tree", { name: "Runs" });
     await runs.getByRole("treeitem").first().click();
-    await runs.getByRole("treeitem", { name: /^Round 1/ }).first().click();
+    const round = runs.getByRole("treeitem", { name: /^Round 1/ }).first();
+    await round.waitFor();
+    if ((await round.getAttribute("aria-expanded")) === "false") await round.click();
     await runs.getByRole("treeitem", { level: 3 }).first().waitFor();
     await vs.command("HIERA: Show the Report");
     const report = vs.page.frameLocator("iframe.webview.ready").frameLocator("#active-frame");
     await report.locator("svg").first().waitFor();
+    await report.getByRole("link", { name: "Search progress" }).click();
     await picture("report");
   });
 }
