@@ -407,6 +407,21 @@ def test_one_long_chain_of_additions_is_no_bias():
     assert abs(allowed["lean"]) < 1 < abs(alone["lean"])
 
 
+def test_an_uneven_reference_sets_no_cap_for_single_elements():
+    exact = torch.randn(512, generator=generator(1)).double()
+    spot, other = torch.zeros(512), torch.zeros(512)
+    spot[3], other[7] = 9e-4, 2e-3  # A network that amplifies rounding does so elsewhere in another honest kernel.
+    exact[3] = exact[7] = 0.5
+    size = exact.square().mean().sqrt().float()
+
+    def judged(reference):
+        wanted = judge_compare.Expected(exact, (exact.float() + reference * size), None, False)
+        return judge_compare.judge_output(exact.float() + other * size, wanted, True)
+
+    assert judged(spot)["match"]
+    assert "off by more than" in judged(torch.zeros(512))["why"]
+
+
 def test_a_task_that_a_copy_of_its_input_would_pass_says_nothing():
     one, other = matrix(20, 20), matrix(20, 20) * 2
     found = judge_compare.passes_trivially(expected(one), expected(other), [other.float()])

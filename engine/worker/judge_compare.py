@@ -21,6 +21,8 @@ MAX_FACTOR = 2.0
 # is a large multiple of the reference's.
 LIMITS = {"zero mean": 64.0, "one sided": 256.0, "half": 8.0, "ill conditioned": 8192.0}
 HARD_CAP = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 2e-2}
+# A reference that comes within this factor of the cap is too uneven for it. Halves round that coarsely by themselves.
+NEAR_CAP = {torch.float64: 8.0, torch.float32: 8.0, torch.float16: 2.0, torch.bfloat16: 2.0}
 ALLCLOSE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 TRIVIAL_SHARE, SAME_UNITS = 0.5, 256.0
 OWN_MARGIN = 8.0
@@ -92,7 +94,7 @@ class Expected:
         if not found.extra_nan:
             self.strict.rms = max(self.strict.rms, found.rms)
             self.strict.largest = max(self.strict.largest, found.largest)
-            self.strict.over_cap += found.over_cap
+            self.strict.near_cap += found.near_cap
 
     @property
     def blank_share(self):
@@ -101,9 +103,11 @@ class Expected:
 
     @property
     def well_conditioned(self):
-        """False when the fp32 reference itself breaks the hard cap here, so that the cap proves nothing."""
-        cap = HARD_CAP[self.dtype]
-        return not self.has_double or (self.strict.rms <= 0.25 * cap * self.rms and self.strict.over_cap == 0)
+        """False when the reference itself comes near the hard cap here, so that the cap proves nothing.
+
+        In a deep network that amplifies rounding, another honest kernel has other large elements than the reference.
+        """
+        return not self.has_double or self.strict.near_cap == self.configured.near_cap == 0
 
 
 class Errors:
@@ -112,7 +116,7 @@ class Errors:
     def __init__(self):
         self.rms = self.largest = self.mean = self.lean = 0.0
         self.count = 0
-        self.over_cap = self.not_close = self.missing_nan = self.extra_nan = self.poison = 0
+        self.over_cap = self.near_cap = self.not_close = self.missing_nan = self.extra_nan = self.poison = 0
         self.finite = 0
         self.identical = True
 
@@ -151,7 +155,9 @@ def errors(values, expected, count_poison=False):
         count += difference.numel()
         squares += float((difference * difference).sum())
         result.largest = max(result.largest, float(difference.max()))
-        result.over_cap += int((difference > cap * (wanted.abs() + expected.rms)).sum())
+        size = (wanted.abs() + expected.rms).mul_(cap)
+        result.over_cap += int((difference > size).sum())
+        result.near_cap += int((difference * NEAR_CAP[expected.dtype] > size).sum())
         if expected.usual is not None and expected.blank is None and not result.extra_nan:
             usual = expected.usual[start:start + CHUNK].double()
             result.not_close += int(((given - usual).abs() > close + close * usual.abs()).sum())
@@ -207,8 +213,7 @@ def judge_output(values, expected, zero_mean, loose=False):
         why.append(f"{found.extra_nan} elements are NaN or infinite where the reference is finite")
     # Only zero-mean values: sums of ramps and the like run over partial sums far larger than the result, and an
     # honest sequential sum is then off by more than the cap where a pairwise one is not. The ratio decides there.
-    capped = zero_mean and expected.well_conditioned and found.over_cap > 0
-    if capped and expected.configured.over_cap == 0:
+    if zero_mean and expected.well_conditioned and found.over_cap > 0:
         why.append(f"{found.over_cap} elements are off by more than {HARD_CAP[expected.dtype]:g} of their size")
 
     def within(rms_bound, max_bound):
