@@ -5,7 +5,7 @@ import { NOTHING } from "../commands/texts";
 import type { HieraClient } from "../server/client";
 import type { Applied, Candidate, Comparison, Result, Site } from "../server/protocol";
 import { kernelLine } from "./lines";
-import { candidateInFront, closeTabs } from "./tabs";
+import { candidateInFront, closeTabs, showFile } from "./tabs";
 
 /** A candidate under review. */
 export interface Reviewed extends Site {
@@ -96,7 +96,7 @@ export class Review implements vscode.Disposable {
     if (result !== null && result.no_gain !== "") throw new Error(`nothing to accept: ${result.no_gain}`);
     await this.apply("hiera.accept", { uri, symbol });
     await this.close({ uri, symbol });
-    await vscode.window.showTextDocument(vscode.Uri.parse(uri), { preview: false });
+    await showFile(vscode.Uri.parse(uri));
   }
 
   /** Puts the kernel into the module's text, so that the module runs it. */

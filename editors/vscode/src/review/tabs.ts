@@ -15,6 +15,14 @@ export function candidateInFront(): vscode.Uri | undefined {
   return candidateIn(vscode.window.tabGroups.activeTabGroup.activeTab);
 }
 
+/** Shows a file where it is open already, else beside what the user looks at. */
+export async function showFile(uri: vscode.Uri): Promise<void> {
+  const group = vscode.window.tabGroups.all.find(({ tabs }) => tabs.some(
+    ({ input }) => input instanceof vscode.TabInputText && input.uri.toString() === uri.toString(),
+  ));
+  await vscode.window.showTextDocument(uri, { preview: false, viewColumn: group?.viewColumn ?? vscode.ViewColumn.Active });
+}
+
 /** Closes all tabs that show one of `candidates`. */
 export async function closeTabs(candidates: ReadonlySet<string>): Promise<void> {
   const tabs = vscode.window.tabGroups.all.flatMap((group) => group.tabs).filter((tab) => {

@@ -85,6 +85,8 @@ export class Connection implements HieraClient, vscode.Disposable {
   }
 
   async reconsider(): Promise<void> {
+    // Trust changes settings too, while the server starts because of it.
+    await this.turn;
     const isOther = await this.pythons.lookAgain();
     if (isOther || this.client?.isRunning() !== true) {
       await this.restart();

@@ -14,8 +14,8 @@ test("a difference above every kernel leads to the first kernel", () => {
   assert.equal(kernelLine(CURRENT.join("\n"), ["#include <y>", ...CURRENT.slice(1)].join("\n")), 1);
 });
 
-test("a new text leads to its first kernel, whatever its line ends; a comment is none", () => {
-  assert.equal(kernelLine("", ["// __global__ is below", "__global__ void f();"].join("\r\n")), 1);
+test("a new text leads to its last kernel, whatever its line ends; a comment is none", () => {
+  assert.equal(kernelLine("", ["__global__ void help() {}", "__global__ void f();", "// __global__ is above"].join("\r\n")), 1);
 });
 
 test("a text without a kernel, and the same text, lead somewhere", () => {
