@@ -252,8 +252,13 @@ class Trajectory:
         )
 
     def ranked(self) -> list[Candidate]:
-        """Accepted candidates, fastest first; those without any time last, in order of making."""
+        """Accepted candidates, fastest first, in order of making where that is not known.
+
+        Estimates order them only where each has one: a library call is not slower for having none.
+        """
         accepted = [c for c in self.candidates if self.accepted(c.id)]
+        if not self.measured and any(self.evaluations[c.id].estimate_us is None for c in accepted):
+            return accepted
         return sorted(accepted, key=lambda c: self.rank_us(c.id))
 
     def rank_us(self, identity: str) -> float:

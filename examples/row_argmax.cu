@@ -1,4 +1,5 @@
-// Index of the largest element of every row, bound to Python. The first index wins among equals.
+// Index of the largest element of every row, bound to Python. The first index wins among equals, and NaN wins, as in
+// torch.argmax.
 //
 // hiera: entry row_argmax
 // hiera: arg x in float32[1024, 8192]
@@ -16,8 +17,9 @@ __global__ void row_argmax_kernel(const float* __restrict__ x, int64_t* __restri
   float largest = -INFINITY;
   int index = 0;
   for (int column = threadIdx.x; column < columns; column += blockDim.x) {
-    if (row[column] > largest) {
-      largest = row[column];
+    const float value = row[column];
+    if (value > largest || (isnan(value) && !isnan(largest))) {
+      largest = value;
       index = column;
     }
   }
@@ -26,9 +28,11 @@ __global__ void row_argmax_kernel(const float* __restrict__ x, int64_t* __restri
   __syncthreads();
   for (int step = blockDim.x / 2; step > 0; step /= 2) {
     if (threadIdx.x < step) {
-      float other = best[threadIdx.x + step];
-      int other_index = where[threadIdx.x + step];
-      if (other > best[threadIdx.x] || (other == best[threadIdx.x] && other_index < where[threadIdx.x])) {
+      const float mine = best[threadIdx.x], other = best[threadIdx.x + step];
+      const int other_index = where[threadIdx.x + step];
+      const bool equal = other == mine || (isnan(other) && isnan(mine));
+      const bool larger = other > mine || (isnan(other) && !isnan(mine));
+      if (larger || (equal && other_index < where[threadIdx.x])) {
         best[threadIdx.x] = other;
         where[threadIdx.x] = other_index;
       }

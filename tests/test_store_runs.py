@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,8 @@ from engine.agents.scripted import ScriptedAgent
 from engine.optimize import optimize
 from engine.records import Candidate
 from engine.store import EVENTS, Run, Store, evaluation_key
-from engine.trajectory import Job, Note
-from tests.fakes import FakeEvaluator, FakeServices, contract_of, evaluation_of
+from engine.trajectory import Job, Note, Trajectory
+from tests.fakes import NO_GPU, FakeEvaluator, FakeServices, contract_of, evaluation_of
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = contract_of(["relu"])
@@ -184,3 +185,17 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
     store = Store(tmp_path / "file")
     store.cache_evaluation("k", evaluation_of(candidate(), us=5.0))
     assert store.cached_evaluation("k") is None
+
+
+def test_without_a_clock_an_estimate_ranks_only_beside_estimates():
+    made = [Candidate(id=name, source=f"// {name}", space="cuda_libs_torch", round=1) for name in ("first", "second")]
+
+    def ranked(*estimates):
+        known = Trajectory(run="r", device=NO_GPU, candidates=list(made))
+        for candidate, estimate in zip(made, estimates, strict=True):
+            known.evaluations[candidate.id] = replace(evaluation_of(candidate), estimate_us=estimate)
+        return [candidate.id for candidate in known.ranked()]
+
+    assert ranked(20.0, 10.0) == ["second", "first"]
+    # A library call cannot be estimated, which makes it no slower.
+    assert ranked(None, 10.0) == ["first", "second"]

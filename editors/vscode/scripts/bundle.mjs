@@ -29,6 +29,10 @@ pip("install", "--no-deps", "--no-compile", "--target", target, repository);
 pip("install", "--no-deps", "--no-compile", "--only-binary", ":all:", "--require-hashes", "--target", target,
   "-r", join(root, "python", "requirements.txt"));
 rmSync(join(target, "bin"), { recursive: true, force: true });
+// Where it was built is nobody's business, and would make two builds differ.
+for (const name of readdirSync(target, { recursive: true })) {
+  if (/\.dist-info.(direct_url\.json|INSTALLER|REQUESTED)$/.test(name)) rmSync(join(target, name));
+}
 const compiled = readdirSync(target, { recursive: true }).filter((name) => /\.(so|pyd|dylib)$/.test(name));
 if (compiled.length > 0) throw new Error(`not pure Python: ${compiled.join(", ")}`);
 
