@@ -30,6 +30,8 @@ _METHOD = re.compile(
     r"^inline (?P<result>[^\n(]*?)Tensor::(?P<name>\w+)\((?P<arguments>[^\n]*)\) (?:const )?\{\n[^\n]*\n\}", re.M
 )
 _METHOD_DECLARATION = re.compile(r"^  (?P<result>[\w:&<>, ]*?) ?(?P<name>\w+)\([^\n]*\) (?:const)?;", re.M)
+# The light tensor.h needs them before anything is cut.
+DECLARED_IN_TENSOR_H = frozenset({"_version"})
 _STRUCT = re.compile(r"^struct TORCH_API (?P<name>\w+) \{.*?^  static (?P<call>[^\n]*? call\([^\n]*\));", re.M | re.S)
 _USED_STRUCT = re.compile(r"at::_ops::(\w+)::call")
 _OTHER_HEADERS = re.compile(r"_(?:native|cpu|cuda|meta|composite\w*|\w+_dispatch)\.h$")
@@ -332,7 +334,8 @@ class _Writer:
         if re.search(r"half|bfloat16|BFLOAT16|HALF|AND[23]?\(", source, re.I):
             lines.append("#define HIERA_MINI_HALF 1")
         lines.append("#define HM_METHOD_DECLS " + " ".join(self._method_declarations))
-        structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items()))
+        structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items())
+                          if name not in DECLARED_IN_TENSOR_H)
         definitions = "\n".join(self._definitions)
         handles = "".join(text for name, text in self._index.handles.items() if re.search(rf"\b{name}\b", source))
         return Headers(
