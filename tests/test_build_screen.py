@@ -70,4 +70,5 @@ def test_the_largest_source_is_screened_in_milliseconds():
     text = ('  y[i] = x[i] * 2.0f + "text"[0]; // comment\n' * (MAX_SOURCE_BYTES // 45))[:MAX_SOURCE_BYTES]
     started = time.process_time()
     assert screen(text) is None
-    assert time.process_time() - started < 1.0  # Ten milliseconds on an idle core; ordinary sources far less.
+    # Well below a second on an idle core; what looks at every line anew for every line takes minutes.
+    assert time.process_time() - started < 5.0
