@@ -61,7 +61,11 @@ export class Workbench {
   /** Types into the open quick input and gives its rows. */
   private async typed(text: string): Promise<Locator> {
     const input = this.page.locator(".quick-input-widget:visible input:visible").last();
-    await input.fill(text, { timeout: STEP_MS });
+    // Not by keys: those go to an editor that takes the focus in between.
+    await input.evaluate((field: { value: string; dispatchEvent: (event: Event) => boolean }, value) => {
+      field.value = value;
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    }, text, { timeout: STEP_MS });
     return this.page.locator(".quick-input-widget:visible .monaco-list-row");
   }
 
