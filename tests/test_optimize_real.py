@@ -71,8 +71,8 @@ def test_from_a_module_to_a_verified_kernel_and_back(project, capsys):
     assert main(["evaluate", "out", "--device", "none", "--candidate", "wrong.cu", "--candidate", "broken.cu",
                  "--json", "e.json"]) == 1
     said = capsys.readouterr().out
-    assert "wrong.cu: rejected at verify" in said
-    assert "broken.cu: rejected at build" in said
+    assert "wrong.cu: rejected in space cuda_libs_torch at verify" in said
+    assert "broken.cu: rejected in space cuda_libs_torch at build" in said
     stages = {c["title"]: c["rejected_at"] for c in json.loads((project / "e.json").read_text())["candidates"]}
     assert stages == {"wrong.cu": "verify", "broken.cu": "build"}
 
