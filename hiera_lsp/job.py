@@ -1,7 +1,6 @@
 """The program of one job, a process of its own that the server starts (see `start.job`).
 
-The first line of stdin is the request. Later lines are wishes (`cancel`); the end of stdin means that
-the server is gone, and so are we. Every line of stdout is an event for the server.
+It is asked as `engine.one_request` says; every line of stdout is an event for the server.
 """
 
 from __future__ import annotations
@@ -9,25 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-import threading
-import time
 from typing import Any
 
 from contracts import codec
 from contracts.errors import AgentError, ConfigError, ContractError, HieraError, InputError, ToolError
+from engine import one_request
 from engine.agents.given import GivenAgent
 from engine.evaluate import gpu_lock
 from engine.optimize import limits, optimize
-from engine.process_tree import adopt_orphans, kill_tree
+from engine.process_tree import kill_tree
 from engine.report import progress_line
 from engine.requests import earlier_run
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
 from hiera_lsp.summarise import summarise
 
-# How long a job without a server may write its last events; then it ends with all that it started.
-LEAVE_S = 2.5
 WATCH_S = 0.5
 CODES: tuple[tuple[type[HieraError], str], ...] = (
     (InputError, "hiera.input"), (ConfigError, "hiera.configuration"), (ContractError, "hiera.contract"),
@@ -39,10 +34,7 @@ TELLING = frozenset({"workload", "plan", "evaluation", "baseline", "stopped"})
 
 def main() -> int:
     """Serve one job and return the exit status."""
-    output = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # Whatever prints must miss the events.
-    adopt_orphans()
-    request = json.loads(_first_line(sys.stdin.fileno()))
+    request, output = one_request.begin()
 
     def send(what: str, /, **fields: Any) -> None:
         output.write(json.dumps({"event": what, **fields}) + "\n")
@@ -61,7 +53,7 @@ def main() -> int:
 async def _run(request: dict[str, Any], send: Any) -> None:
     job = codec.from_data(request["job"], Job)
     cancel = asyncio.Event()
-    _listen(asyncio.get_running_loop(), cancel)
+    one_request.listen(cancel)
     watching = asyncio.create_task(_tell_waiting(send))
     store = Store()
     rounds, budget = limits(job)
@@ -99,33 +91,3 @@ async def _tell_waiting(send: Any) -> None:
         if (now := gpu_lock.waiting_for()) != told:
             told = now
             send("waiting", what=f"waiting for GPU {now[0]}: another job is timing on it" if now else "")
-
-
-def _first_line(descriptor: int) -> bytes:
-    """Read up to the first newline and not a byte more: the rest belongs to the watching thread."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(descriptor, 1)
-        if not byte:
-            sys.exit(3)
-        line += byte
-    return line
-
-
-def _listen(loop: asyncio.AbstractEventLoop, cancel: asyncio.Event) -> None:
-    """Watch stdin from a thread: a line is a wish to cancel, its end means that nobody waits any more."""
-
-    def watch() -> None:
-        descriptor = sys.stdin.fileno()
-        while chunk := os.read(descriptor, 4096):
-            if b"cancel" in chunk:
-                loop.call_soon_threadsafe(cancel.set)
-        try:
-            loop.call_soon_threadsafe(cancel.set)
-        except RuntimeError:
-            return
-        time.sleep(LEAVE_S)
-        kill_tree(os.getpid(), with_root=False)
-        os._exit(3)
-
-    threading.Thread(target=watch, name="server-watch", daemon=True).start()

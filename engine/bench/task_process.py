@@ -1,8 +1,7 @@
 """The program of one task, a process of its own: a search, or a fresh look at what a search accepted.
 
-The first line of stdin is the request, a later line `cancel` a wish; the end of stdin means that the
-benchmark is gone, and so are we with all that we started. Every line of stdout is a message. What a search
-finds is in its run folder, which is the truth also when this process is killed.
+It is asked as `engine.one_request` says, and every line of stdout is a message. What a search finds is in its run
+folder, which is the truth also when this process is killed.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import asyncio
 import json
 import os
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +19,20 @@ if __name__ == "__main__":
 
 from contracts import codec
 from contracts.errors import HieraError
+from engine import one_request
 from engine.bench.check import check
 from engine.bench.variants import agent_of
 from engine.evaluate.local import Settings
 from engine.local import LocalServices, make_agent
 from engine.optimize import optimize
-from engine.process_tree import adopt_orphans, kill_tree
+from engine.process_tree import kill_tree
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
-
-LEAVE_S = 2.5
 
 
 def main() -> int:
     """Serve one request and return the exit status."""
-    output = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
-    os.dup2(2, 1)  # Whatever prints must miss the messages.
-    adopt_orphans()
-    request = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    request, output = one_request.begin()
 
     def send(**message: Any) -> None:
         output.write(json.dumps(message) + "\n")
@@ -59,7 +52,7 @@ def main() -> int:
 
 async def _serve(request: dict[str, Any], send: Any) -> None:
     cancel = asyncio.Event()
-    _listen(asyncio.get_running_loop(), cancel)
+    one_request.listen(cancel)
     if request["what"] == "check":
         work = asyncio.ensure_future(check(Path(request["run"]), python=request["python"], file=Path(request["file"])))
         wish = asyncio.ensure_future(cancel.wait())
@@ -69,7 +62,7 @@ async def _serve(request: dict[str, Any], send: Any) -> None:
             send(checked=work.result())
         else:
             work.cancel()
-            await asyncio.wait({work}, timeout=LEAVE_S)
+            await asyncio.wait({work}, timeout=one_request.LEAVE_S)
         return
     job = codec.from_data(request["job"], Job)
     store, told = Store(), False
@@ -84,24 +77,6 @@ async def _serve(request: dict[str, Any], send: Any) -> None:
     agent = agent_of(request["variant"], job) or make_agent(job)
     await optimize(job, on_event=on_event, agent=agent, services=services, store=store, resume=request["resume"],
                    cancel=cancel)
-
-
-def _listen(loop: asyncio.AbstractEventLoop, cancel: asyncio.Event) -> None:
-    """Watch stdin from a thread, which sees its end also while the loop is busy."""
-
-    def watch() -> None:
-        while chunk := os.read(0, 4096):
-            if b"cancel" in chunk:
-                loop.call_soon_threadsafe(cancel.set)
-        try:
-            loop.call_soon_threadsafe(cancel.set)
-        except RuntimeError:
-            return
-        time.sleep(LEAVE_S)
-        kill_tree(os.getpid(), with_root=False)
-        os._exit(3)
-
-    threading.Thread(target=watch, name="bench-watch", daemon=True).start()
 
 
 if __name__ == "__main__":
