@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,8 @@ class ResultCommands:
         from engine.store import Store
 
         result = result_in(self._session, argument)
-        path = _written(result, "report.html", report_html.page(Store().load(result.summary.run)))
+        text = await asyncio.to_thread(lambda: report_html.page(Store().load(result.summary.run)))
+        path = _written(result, "report.html", text)
         if path is None:
             raise ConfigError("the report cannot be written", file=result.summary.folder, hint="free some space")
         await self._open(path, external=True)
@@ -166,6 +168,8 @@ class ResultCommands:
         result = result_in(self._session, argument)
         if self._session.standing(result, self._session.finder.sites(document)) == "stale":
             raise InputError(f"{site.symbol} changed since it was measured", hint="re-verify the kernel first")
+        if result.no_gain:
+            raise InputError(f"nothing to accept: {result.no_gain}", hint="choose another candidate, or search further")
         return document, result
 
     async def _apply(self, argument: Any, edit: types.WorkspaceEdit, what: str, result: Result) -> dict[str, Any]:

@@ -321,3 +321,20 @@ async def test_explain_report_and_profile(tmp_path: Path, start) -> None:
 def test_the_test_client_applies_edits_as_editors_do() -> None:
     edits = [{"range": {"start": {"line": 0, "character": 2}, "end": {"line": 1, "character": 0}}, "newText": "|"}]
     assert edited("\U0001f600a\x0cb\r\nc", edits, "utf-16") == "\U0001f600|c"
+
+
+@pytest.mark.parametrize("command", ["hiera.accept", "hiera.use"])
+async def test_what_is_not_faster_is_not_put_into_a_users_files(tmp_path: Path, start, command: str) -> None:
+    path = module_file(tmp_path)
+    found = summary(run_folder(tmp_path), FASTER, "block")
+    slower = replace(found.candidates[0], speedup=1.01, ci95=(0.98, 1.04))
+    store_result(tmp_path / "cache", path.as_uri(), MODULE, "Block", replace(found, candidates=(slower,)))
+    client, uri = await start(path)
+
+    with pytest.raises(LspError, match="it is not faster than your code"):
+        await client.command(command, uri=uri, symbol="Block")
+    action = await client.request("codeAction/resolve", {
+        "title": "Accept kernel abc", "data": {"do": command.removeprefix("hiera."), "uri": uri, "symbol": "Block", "version": None}})
+    assert "edit" not in action
+    assert client.texts == {uri: MODULE}
+    assert await standing(client, uri, "Block") == "offered"

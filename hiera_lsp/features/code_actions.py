@@ -72,7 +72,7 @@ def resolve(session: Session, document: Document, action: types.CodeAction) -> t
     try:
         if data["do"] == "inputs":
             action.edit = edits.insert_inputs(session, document, site)
-        elif result is not None and session.standing(result, sites) != "stale":
+        elif result is not None and session.standing(result, sites) != "stale" and not result.no_gain:
             _resolve_edit(session, document, site, result, action)
     except HieraError as error:
         raise JsonRpcInvalidParams(message=error.message()) from None

@@ -92,8 +92,6 @@ export class Review implements vscode.Disposable {
   /** Puts the candidate into the user's files. */
   async accept(site: Site = this.needed()): Promise<void> {
     const { uri, symbol } = site;
-    const result = await this.client.command<Result | null>("hiera.result", { uri, symbol });
-    if (result !== null && result.no_gain !== "") throw new Error(`nothing to accept: ${result.no_gain}`);
     await this.apply("hiera.accept", { uri, symbol });
     await this.close({ uri, symbol });
     await showFile(vscode.Uri.parse(uri));
