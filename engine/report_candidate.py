@@ -45,8 +45,6 @@ def conversation(exchanges: Sequence[tuple[Exchange, Sequence[tuple[str, str]]]]
     return "\n\n".join(parts) + "\n"
 
 
-
-
 def _failed(evaluation: Evaluation) -> list[str]:
     failure = evaluation.failure
     if failure is None:

@@ -49,18 +49,23 @@ class RunCommands:
                 found.append(runs.listed(self._session, headline, self._known.root))
         return {"runs": found, "more": False}
 
-    def run(self, argument: Any) -> dict[str, Any]:
-        """One run with its rounds and candidates: `{run}`."""
+    async def run(self, argument: Any) -> dict[str, Any]:
+        """One run with its rounds and candidates: `{run}`.
+
+        Whole runs are read in a thread, here and for a page: views ask for them again and again while a job is at work.
+        """
         run = _run_in(argument)
         store = self._known
-        return runs.described(self._session, store.load(run), store.find(run))
+        trajectory = await asyncio.to_thread(store.load, run)
+        return runs.described(self._session, trajectory, store.find(run))
 
-    def page(self, argument: Any) -> dict[str, Any]:
+    async def page(self, argument: Any) -> dict[str, Any]:
         """The report in parts, for a page of the editor's own: `{run}` → `{run, title, style, body, finished}`."""
         from engine import report_html
 
         run = _run_in(argument)
-        found = report_html.parts(self._known.load(run))
+        store = self._known
+        found = await asyncio.to_thread(lambda: report_html.parts(store.load(run)))
         return {"run": run, "title": found.title, "style": report_html.STYLE, "body": found.body,
                 "finished": found.finished}
 

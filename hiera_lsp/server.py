@@ -195,8 +195,9 @@ def _features(server: HieraServer) -> None:
         return lenses.inlay_hints(session, document_of(server, params.text_document.uri), params)
 
     @server.feature("workspace/textDocumentContent")
-    def on_content(params: Any) -> dict[str, str]:
+    async def on_content(params: Any) -> dict[str, str]:
         try:
-            return {"text": content.candidate_content(str(getattr(params, "uri", "")))}
+            # Evidence is in the whole run, which a thread reads.
+            return {"text": await asyncio.to_thread(content.candidate_content, str(getattr(params, "uri", "")))}
         except HieraError as error:
             raise JsonRpcInvalidParams(message=error.message()) from None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from engine.headlines import FILE, Headlines, headline_of, inside, is_at_work
 from engine.store import Run, Store
 from engine.trajectory import Exchange, Stopped
+from hiera_lsp.run_commands import RunCommands
+from hiera_lsp.session import Session
 from tests import report_runs as records
 from tests import stored_runs
 
@@ -156,6 +160,24 @@ async def test_the_report_comes_in_parts(start, tmp_path) -> None:
     assert found["body"].startswith("<main>")
     assert "--vscode-editor-background" in found["style"]
     assert found["finished"] is True
+
+
+@pytest.mark.parametrize("what", ["run", "page"])
+async def test_other_questions_are_answered_while_a_run_is_read(tmp_path, monkeypatch, what) -> None:
+    run = write(tmp_path, "20260101-000000-Chain-0001", records.measured_events()).name
+    monkeypatch.setenv("HIERA_CACHE", str(tmp_path))
+    others, load, waited = threading.Event(), Store.load, []
+
+    def slow(store: Store, name: str) -> Any:
+        waited.append(others.wait(20))
+        return load(store, name)
+
+    monkeypatch.setattr(Store, "load", slow)
+    asking = asyncio.create_task(getattr(RunCommands(Session(), None), what)({"run": run}))
+    await asyncio.sleep(0)
+    others.set()
+    assert (await asking)["run"] == run
+    assert waited == [True]
 
 
 async def test_a_run_is_deleted_only_when_nobody_works_on_it(start, tmp_path) -> None:
