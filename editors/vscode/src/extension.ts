@@ -5,7 +5,6 @@ import { registerHelp } from "./commands/help";
 import { registerInterpreter, tellFailure } from "./commands/interpreter";
 import { Keys } from "./commands/keys";
 import { registerOptimize } from "./commands/optimize";
-import { registerEndMessages } from "./jobs/ended";
 import { registerJobList } from "./jobs/list";
 import { registerStatusBar } from "./jobs/statusBar";
 import { onChoice } from "./python/extension";
@@ -41,7 +40,6 @@ export function activate(context: vscode.ExtensionContext): void {
   registerOptimize(context, client, pythons);
   const review = registerReview(context, client);
   registerJobList(context, client, review);
-  registerEndMessages(context, client);
   registerInterpreter(context, client, pythons);
   registerHelp(context, client, pythons, settingKeys);
   keys.register(client);

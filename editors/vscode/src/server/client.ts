@@ -24,8 +24,6 @@ export interface HieraClient {
   readonly jobs: readonly RunningJob[];
   /** A job began, went on or ended. */
   readonly onDidChangeJobs: vscode.Event<readonly RunningJob[]>;
-  /** A job ended; the message says what came of it. */
-  readonly onDidEndJob: vscode.Event<{ readonly job: RunningJob; readonly message: string }>;
   /** A job ended, or a result was accepted, discarded or chosen anew. */
   readonly onDidChangeResults: vscode.Event<void>;
   /**

@@ -32,7 +32,6 @@ export class Connection implements HieraClient, vscode.Disposable {
   private readonly interceptors = new Map<string, Interceptor>();
   private readonly states = new vscode.EventEmitter<ServerState>();
   private readonly jobEvents = new vscode.EventEmitter<readonly RunningJob[]>();
-  private readonly endEvents = new vscode.EventEmitter<{ readonly job: RunningJob; readonly message: string }>();
   private readonly resultEvents = new vscode.EventEmitter<void>();
   private readonly stderr = new Stderr();
   private readonly crashes = new Crashes(() => {
@@ -43,7 +42,6 @@ export class Connection implements HieraClient, vscode.Disposable {
   });
   readonly onDidChangeState = this.states.event;
   readonly onDidChangeJobs = this.jobEvents.event;
-  readonly onDidEndJob = this.endEvents.event;
   readonly onDidChangeResults = this.resultEvents.event;
 
   /**
@@ -102,7 +100,7 @@ export class Connection implements HieraClient, vscode.Disposable {
   }
 
   dispose(): void {
-    for (const emitter of [this.states, this.jobEvents, this.endEvents, this.resultEvents]) emitter.dispose();
+    for (const emitter of [this.states, this.jobEvents, this.resultEvents]) emitter.dispose();
   }
 
   private async begin(): Promise<void> {
@@ -217,7 +215,6 @@ export class Connection implements HieraClient, vscode.Disposable {
       if (value.kind === "end") {
         const job = this.jobs.find(({ jobId }) => jobId === token);
         this.log.info(`${job?.symbol ?? token}: ${value.message ?? "ended"}`);
-        if (job !== undefined) this.endEvents.fire({ job, message: value.message ?? "ended" });
         this.resultsChanged();
       }
       void this.hearJobs();
