@@ -1,6 +1,7 @@
 """The benchmark's running: selection, isolation of failures, limits, kills and resumption. Tasks are stand-ins."""
 
 import asyncio
+import importlib.metadata
 import json
 import os
 import signal
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ConfigError, InputError
+from contracts.errors import ConfigError, InputError, ToolError
+from engine import devices
 from engine.bench import children, one, provenance
 from engine.bench import run as bench_run
 from engine.bench.rows import ResultFile, read_rows
@@ -102,6 +104,7 @@ async def test_a_row_says_what_was_found_by_what_and_from_what(tasks):
     assert (row["verified"], row["complete"], row["variant"], row["failure"]) == (True, True, "full", None)
     assert (row["commit"], row["settings"]["parallel"]) == ("abc", 4)
     assert row["text_sha256"]
+    assert row["torch"].split("+")[0] == importlib.metadata.version("torch").split("+")[0]
     assert row["sitting"]
     assert row["best"]["speedup"] == 2.5
     assert row["reverified"] == {"id": "c1", "accepted": True, "reason": None}
@@ -184,6 +187,33 @@ async def test_tasks_overlap(tasks):
         spoil(tasks, key, "meet")
     rows = await run(options(tasks, parallel=2), program=PROGRAM)
     assert all(row["failure"] is None for row in rows)
+
+
+def test_gpus_are_counted_among_those_that_a_scheduler_gave_us(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench_run.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [lane.environment["CUDA_VISIBLE_DEVICES"] for lane in bench_run.lanes((0, 1))] == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, MIG-GPU-ab/1/0")
+    lanes = bench_run.lanes((1, 0))
+    assert [lane.environment["CUDA_VISIBLE_DEVICES"] for lane in lanes] == ["MIG-GPU-ab/1/0", "4"]
+    assert len({lane.locks for lane in lanes}) == 2
+    assert all(lane.locks.parent == tmp_path for lane in lanes)
+
+
+async def test_a_gpu_that_is_not_there_is_refused_before_any_work(tasks, monkeypatch):
+    async def query():
+        return {"devices": [{"name": "Test GPU", "index": 0}], "driver": "1", "problem": ""}
+
+    monkeypatch.setattr(devices, "query_driver", query)
+    monkeypatch.setattr(devices, "from_driver", lambda facts, _driver: facts)
+    with pytest.raises(ToolError, match=r"cuda:1 is not there: the driver shows 1 GPU"):
+        await run(options(tasks, device="auto", gpus=(0, 1)), program=PROGRAM)
+    with pytest.raises(ConfigError, match="--device cuda:1"):
+        await run(options(tasks, device="cuda:1", gpus=(0,)), program=PROGRAM)
+    assert not (tasks.parent / "out.jsonl").exists()
+    # A lane's one GPU is not given up for the CPU.
+    assert options(tasks, device="auto", gpus=(1,)).job(tasks).device == "cuda:0"
+    assert options(tasks, device="auto").job(tasks).device == "auto"
 
 
 async def test_each_gpu_has_tasks_a_cache_and_locks_of_its_own_and_one_result_file(tasks):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Precision, Space
-from contracts.errors import HieraError
+from contracts.errors import ConfigError, HieraError
 from engine.bench import baselines
 from engine.bench.children import PROGRAM
 from engine.bench.one import ONE_LEFT_S, TaskRunner
@@ -30,7 +31,7 @@ from engine.bench.variants import FULL, job_of
 from engine.devices import find_device
 from engine.processes import Worker
 from engine.store import cache_root
-from engine.toolchain import find_python
+from engine.toolchain import find_python, find_toolchain
 from engine.trajectory import Job, ModelOptions
 
 # The sitting's last seconds are for asking tasks to stop and killing those that do not.
@@ -55,7 +56,7 @@ class BenchOptions:
         resume: Go on with an existing result file.
         retry: Run tasks again whose last result is not verified.
         parallel: Tasks at a time on a GPU.
-        gpus: CUDA indices, each with its own tasks; empty for `device`.
+        gpus: CUDA indices as this process counts them, each with its own tasks; empty for `device`.
         variants: Variants of the search, by name.
         recheck: Judge every winner again in a fresh process, and by KernelBench's protocol.
         paired: Time candidates in turn with torch.compile too, which every search then compiles for itself.
@@ -105,8 +106,10 @@ class BenchOptions:
         """
         return job_of(variant, Job(
             file=str(file), name="Model", preset=self.preset, budget=self.budget, rounds=self.rounds,
-            seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision, device=self.device,
-            python=self.python, confirm=self.confirm, profile=self.profile, tokens=self.tokens,
+            seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision,
+            # A lane sees its GPU only; should that be lost, a task fails and is not judged on the CPU instead.
+            device="cuda:0" if self.gpus and self.device == "auto" else self.device, python=self.python,
+            confirm=self.confirm, profile=self.profile, tokens=self.tokens,
             fixed_space=self.fixed_space, llm=self.llm))
 
     @property
@@ -140,11 +143,13 @@ class Lane:
 
     Attributes:
         name: Shown in progress lines; empty where there is one lane only.
+        gpu: Index of the one GPU that its processes see, as we count; None where they see what we see.
         environment: Variables of its processes beside ours.
         locks: Folder of the GPU's lock files; None for the usual one.
     """
 
     name: str = ""
+    gpu: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     locks: Path | None = None
 
@@ -153,14 +158,17 @@ def lanes(gpus: Sequence[int]) -> list[Lane]:
     """A lane for each GPU, with temporary files, locks and a cache of its own; without any, the one as it is."""
     if not gpus:
         return [Lane()]
+    # A scheduler may have given us some of the machine's GPUs only: what we call 0 is then the first of those.
+    ours = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     made = []
     for gpu in gpus:
+        name = ours[gpu] if gpu < len(ours) else str(gpu)
+        kept = re.sub(r"[^\w-]", "_", name)
         # The same folder in every sitting: whoever uses this GPU in such a lane meets the same locks.
-        temporary = Path(tempfile.gettempdir()) / f"hiera-{os.getuid()}-lane{gpu}"
+        temporary = Path(tempfile.gettempdir()) / f"hiera-{os.getuid()}-lane{kept}"
         temporary.mkdir(mode=0o700, exist_ok=True)
-        made.append(Lane(name=f"GPU {gpu}", locks=temporary, environment={
-            "CUDA_VISIBLE_DEVICES": str(gpu), "TMPDIR": str(temporary),
-            "HIERA_CACHE": str(cache_root() / f"gpu{gpu}")}))
+        made.append(Lane(name=f"GPU {gpu}", gpu=gpu, locks=temporary, environment={
+            "CUDA_VISIBLE_DEVICES": name, "TMPDIR": str(temporary), "HIERA_CACHE": str(cache_root() / f"gpu{kept}")}))
     return made
 
 
@@ -180,11 +188,12 @@ async def run(
         program: The command line of a task's process; a stand-in for tests.
 
     Raises:
-        HieraError: The task file, the selection or a variant cannot be used, or a result cannot be written.
+        HieraError: The task file, the selection, a variant or a GPU cannot be used, or a result cannot be written.
     """
     chosen = representative(select(read_tasks(options.tasks), options.ids, options.levels), options.sample)
     for variant in options.variants:
         options.job(options.tasks, variant)
+    await _check_gpus(options)
     results = ResultFile(options.out, resume=options.resume)
     wanted = [(task, variant) for task in chosen for variant in options.variants]
     waiting = [item for item in wanted if not results.has(*item, verified=options.retry)]
@@ -206,6 +215,15 @@ async def run(
     if left := sum(not results.has(*item) for item in wanted):
         on_line(f"{left} of {len(wanted)} tasks have no complete result yet: --resume goes on")
     return results.rows
+
+
+async def _check_gpus(options: BenchOptions) -> None:
+    """Refuse a GPU that is not there: its tasks would all fail."""
+    if options.gpus and options.device.startswith("cuda"):
+        raise ConfigError(f"--gpus and --device {options.device} both say which GPU", hint="leave one of them out")
+    if options.device == "auto":
+        for gpu in options.gpus:
+            await find_device(f"cuda:{gpu}")
 
 
 def _task_file(work: Path, task: BenchTask) -> Path:
@@ -250,10 +268,12 @@ class _Bench:
         python = ""
         if self.total or self.options.forms:
             python, _why = await asyncio.to_thread(find_python, Path.cwd(), self.options.python or None)
+            toolchain = await find_toolchain(python)
+            self.provenance |= {"torch": toolchain.torch_version, "cuda": toolchain.torch_cuda}
         work = [asyncio.ensure_future(self.lane(lane, python, begin)) for lane in places
                 for _ in range(min(self.options.parallel, self.queue.qsize()))]
-        work += await self.baseline_lanes(places, chosen, python)
         try:
+            work += await self.baseline_lanes(places, chosen, python)
             await asyncio.gather(*work)
         finally:
             for job in work:
@@ -286,26 +306,28 @@ class _Bench:
     async def baseline_lanes(self, places: Sequence[Lane], chosen: Sequence[BenchTask],
                              python: str) -> list[asyncio.Future[None]]:
         """One worker a GPU for what is missing; none without a GPU."""
-        device = await find_device(self.options.device)
-        if not self.options.forms or device.kind != "cuda":
+        if not self.options.forms:
+            return []
+        devices = [await find_device(self.options.device if lane.gpu is None else f"cuda:{lane.gpu}")
+                   for lane in places if self.options.device != "none"]
+        if not devices or devices[0].kind != "cuda":
             return []
         kept = baselines.BaselineFile(self.options.baseline_file, self.options.baselines)
         facts = await _facts(python)
         if facts is None or facts["device"] is None:
             self.on_line("baselines are not measured: this interpreter's torch does not see the GPU")
             return []
-        self.provenance |= {"torch": facts["torch"], "cuda": facts["cuda"]}
         queue: asyncio.Queue[tuple[BenchTask, Path]] = asyncio.Queue()
         for task in chosen:
             queue.put_nowait((task, self.files[task.key]))
         made = []
-        for lane in places:
-            index = 0 if lane.environment else device.index
+        for lane, device in zip(places, devices, strict=True):
+            index = 0 if lane.gpu is not None else device.index
             place = Place(python=python, device=f"cuda:{index}", locks=lane.locks, nice=BASELINE_NICE, environment={
                 **lane.environment, "TORCHINDUCTOR_COMPILE_THREADS": str(COMPILE_THREADS),
                 "TORCHINDUCTOR_CACHE_DIR": str(cache_root() / "inductor")})
             made.append(asyncio.ensure_future(self.until_stopped(baselines.measure(
-                queue, place, {"device": facts["device"], "torch": facts["torch"]}, kept, forms=self.options.forms,
+                queue, place, {"device": device.name, "torch": facts["torch"]}, kept, forms=self.options.forms,
                 provenance=self.provenance, on_line=self.on_line))))
         return made
 
