@@ -26,7 +26,7 @@ export class JobProgress {
     return true;
   }
 
-  /** The server is gone, and its jobs with it. */
+  /** Closes what is shown of every job. */
   closeAll(): void {
     for (const token of [...this.shown.keys()]) this.close(token);
   }

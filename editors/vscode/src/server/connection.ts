@@ -155,7 +155,7 @@ export class Connection implements HieraClient, vscode.Disposable {
   private async end(): Promise<void> {
     const client = this.client;
     this.client = undefined;
-    this.progress.closeAll();
+    this.loseJobs();
     if (client?.needsStop() === true) {
       try {
         await client.dispose(STOP_MS);
@@ -163,25 +163,24 @@ export class Connection implements HieraClient, vscode.Disposable {
         this.log.warn(`while it was stopped: ${String(error)}`);
       }
     }
-    this.tellJobs([]);
     if (this.state === "running") this.change("stopped");
   }
 
   private follow(now: State): void {
     if (now === State.Running) {
       this.crashes.ran();
-      this.ready = this.started(this).then(
-        () => { this.change("running"); },
-        (error: unknown) => { this.log.error(String(error)); },
-      );
+      // Without its keys it is of use too: a job that needs one says so.
+      this.ready = this.started(this)
+        .catch((error: unknown) => { this.log.error(String(error)); })
+        .then(() => { if (this.client?.isRunning() === true) this.change("running"); });
     } else if (now === State.Stopped && this.state === "running") {
-      this.progress.closeAll();
-      this.tellJobs([]);
+      this.loseJobs();
       this.change("starting", "it ended by itself and is started again");
     }
   }
 
   private fail(reason: string): void {
+    this.loseJobs();
     this.change("failed", reason);
     this.log.error(`the server is not running: ${reason}`);
     this.failed(reason);
@@ -228,6 +227,12 @@ export class Connection implements HieraClient, vscode.Disposable {
     } catch (error) {
       this.log.warn(`jobs: ${String(error)}`);
     }
+  }
+
+  /** The server is gone, and its jobs with it. */
+  private loseJobs(): void {
+    this.progress.closeAll();
+    this.tellJobs([]);
   }
 
   private tellJobs(jobs: readonly RunningJob[]): void {
