@@ -76,6 +76,15 @@ def test_a_row_holds_what_every_budget_would_have_found():
     assert row["failure"] is None
 
 
+def test_without_a_clock_a_budgets_best_is_the_runs_best():
+    found = trajectory([(1, "", judged("a", 1.0)), (1, "M", judged("b", 1.0))])
+    found.apply(Event("device", 0.0, target_device()))
+    found.evaluations = {name: replace(one, timing=None, estimate_us=us)
+                         for (name, one), us in zip(found.evaluations.items(), (None, 10.0), strict=True)}
+    row = made_row(found)
+    assert row["best"]["id"] == row["budgets"]["18"]["id"] == "a", "a library call is not slower for having no estimate"
+
+
 def test_a_candidate_that_only_kernelbench_would_pass_is_told_apart():
     row = made_row(trajectory([(1, "", judged("a", 1.0, match=False, strict=False))]))
     assert not row["verified"]
@@ -202,6 +211,7 @@ def test_a_winner_that_a_fresh_process_rejected_is_none():
     (line, *_) = [line for line in summarize([doubted]) if line["budget"] == 18]
     assert (line["fast_0"], line["fast_1"], line["geomean"]) == (0, 0, None)
     assert "a fresh process rejected the winner: numeric" in insight.misses([doubted])[0]["why"]
+    assert insight.misses([{**doubted, "budgets": {"1": None}}]), "also where the largest budget was not reached"
     other = row(1, 2, 2.0, 1.9, reverified={"id": "another", "accepted": False, "reason": "numeric"})
     assert summarize([other])[-1]["fast_0"] == 1
 
@@ -241,6 +251,10 @@ def test_a_run_without_a_gpu_counts_and_names_reasons():
     assert (found["verified"], found["tasks"]) == (1, 2)
     assert found["by_level"]["3"] == {"tasks": 1, "verified": 0}
     assert found["not_verified"] == {"3/4": "why"}
+    doubted = {**cpu, "reverified": {"id": "x", "accepted": False, "reason": "numeric"}}
+    found = summary.without_gpu([doubted])
+    assert (found["verified"], found["where"], found["not_verified"]) == (0, {}, {"1/2": "numeric"})
+    assert "a fresh process rejected" in insight.misses([doubted])[0]["why"]
     assert summary.without_gpu([row(1, 2, 2.0, 1.9)]) is None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from engine.bench.summary import Row, candidate_at, geometric_mean, is_faster, latest, part, speed
+from engine.bench.rows import BUDGETS
+from engine.bench.summary import Row, best_of, candidate_at, geometric_mean, is_faster, latest, part, speed
 from engine.bench.variants import VARIANTS
 
 NEAR_ROOF = 0.95
@@ -18,8 +19,8 @@ def misses(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Tasks whose best is not faster than eager, each with its part of the roof and a reason."""
     found = []
     for row in latest(rows):
-        best = candidate_at(row, 18) if "18" in (row.get("budgets") or {}) else row.get("best")
-        if not row.get("measured") and row.get("verified"):
+        best = candidate_at(row, BUDGETS[-1]) if str(BUDGETS[-1]) in (row.get("budgets") or {}) else best_of(row)
+        if not row.get("measured") and best is not None:
             continue  # Nothing was timed: it is neither a hit nor a miss.
         if is_faster(speed(best)):
             continue
@@ -122,9 +123,3 @@ def _spread(tasks: Sequence[Row]) -> dict[str, Any]:
         "variance": statistics.variance(speeds) if len(speeds) > 1 else None, "max": max(speeds, default=None),
         "geomean": geometric_mean(speeds), "speedups": sorted(speeds),
     }
-
-
-def best_of(row: Row) -> Row | None:
-    """A task's winner, unless a fresh process rejected it."""
-    again: Mapping[str, Any] = row.get("reverified") or {}
-    return None if again.get("accepted") is False else row.get("best")

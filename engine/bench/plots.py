@@ -73,7 +73,7 @@ def _spread(pyplot: Any, rows: Sequence[Row], _baselines: Baselines) -> Any:
     if not boxes:
         tasks = summary.latest(rows)
         boxes = [(f"level {level}", [s[0] for row in tasks if row["level"] == level
-                                     and (s := summary.speed(insight.best_of(row))) is not None])
+                                     and (s := summary.speed(summary.best_of(row))) is not None])
                  for level in sorted({row["level"] for row in tasks})]
     boxes = [(name, values) for name, values in boxes if values]
     if not boxes:

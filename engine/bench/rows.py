@@ -101,9 +101,9 @@ def best_within(trajectory: Trajectory, candidates: Sequence[Candidate], *, stri
         candidates: The first ones.
         strict: Only those that hold the strict policy as well.
     """
-    accepted = [c for c in candidates if trajectory.accepted(c.id)
-                and (not strict or _verdict(trajectory, c.id, "strict"))]
-    return min(accepted, key=lambda c: trajectory.rank_us(c.id), default=None)
+    made = {c.id for c in candidates}
+    return next((c for c in trajectory.ranked() if c.id in made
+                 and (not strict or _verdict(trajectory, c.id, "strict"))), None)
 
 
 def candidate_row(trajectory: Trajectory, candidate: Candidate | None) -> dict[str, Any] | None:

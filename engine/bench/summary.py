@@ -78,6 +78,12 @@ def candidate_at(row: Row, budget: int, policy: str = "budgets") -> Row | None:
     return None if found and again.get("accepted") is False and again.get("id") == found.get("id") else found
 
 
+def best_of(row: Row) -> Row | None:
+    """A task's winner, unless a fresh process rejected it."""
+    again = row.get("reverified") or {}
+    return None if again.get("accepted") is False else row.get("best")
+
+
 def _line(tasks: Sequence[Row], level: int | None, budget: int, baselines: Baselines) -> dict[str, Any]:
     found = [candidate_at(row, budget) for row in tasks]
     strict = [candidate_at(row, budget, "strict") for row in tasks]
@@ -200,15 +206,17 @@ def without_gpu(rows: Iterable[Row]) -> dict[str, Any] | None:
     tasks = latest(rows)
     if not tasks or any(row.get("measured") for row in tasks):
         return None
-    levels = {str(level): [row for row in tasks if row["level"] == level]
-              for level in sorted({row["level"] for row in tasks})}
+    found = {(row["level"], row["id"]): best_of(row) for row in tasks}
+    verified = [best for best in found.values() if best]
     return {
-        "tasks": len(tasks), "verified": sum(bool(row["verified"]) for row in tasks),
-        "by_level": {level: {"tasks": len(members), "verified": sum(bool(row["verified"]) for row in members)}
-                     for level, members in levels.items()},
-        "where": dict(Counter(row["best"].get("where") for row in tasks if row.get("best"))),
-        "spaces": dict(Counter(row["best"]["space"] for row in tasks if row.get("best"))),
-        "not_verified": {f"{row['level']}/{row['id']}": row.get("failure") for row in tasks if not row["verified"]},
+        "tasks": len(tasks), "verified": len(verified),
+        "by_level": {str(level): {"tasks": sum(at == level for at, _ in found),
+                                  "verified": sum(at == level and bool(best) for (at, _), best in found.items())}
+                     for level in sorted({row["level"] for row in tasks})},
+        "where": dict(Counter(best.get("where") for best in verified)),
+        "spaces": dict(Counter(best["space"] for best in verified)),
+        "not_verified": {f"{row['level']}/{row['id']}": row.get("failure") or row["reverified"]["reason"]
+                         for row in tasks if not found[row["level"], row["id"]]},
     }
 
 
