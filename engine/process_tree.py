@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -37,9 +38,9 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kill_tree(root: int, *, with_root: bool = True) -> None:
-    """Kill a process and everything below it. What is gone already is no error."""
-    pids = descendants(root)
+def kill_tree(root: int, *, with_root: bool = True, spared: Collection[int] = ()) -> None:
+    """Kill a process and everything below it but those `spared`. What is gone already is no error."""
+    pids = [pid for pid in descendants(root) if pid not in spared]
     if with_root:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine.bench import insight, summary, tables
+from engine.bench import insight, plots, summary, tables
 from engine.bench.rows import result_row
 from engine.bench.summary import Baselines, latest, summarize
 from engine.bench.tasks import BenchTask
@@ -283,10 +283,13 @@ def test_the_summary_of_files_without_running(tmp_path, capsys):
     assert "no results" in capsys.readouterr().err
 
 
-def test_the_command_says_what_is_missing(capsys):
+def test_the_command_says_what_is_missing(capsys, monkeypatch):
+    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _name: None)
     assert main(["bench"]) == 2
     assert "--summary" in capsys.readouterr().err
-    for flags, said in ((["--gpus", "a"], "--gpus"), (["--ablation", "x"], "no variant"), (["--forms", "x"], "--forms")):
+    for flags, said in ((["--gpus", "a"], "--gpus"), (["--ablation", "x"], "no variant"), (["--forms", "x"], "--forms"),
+                        (["--baselines", "nowhere.jsonl"], "nowhere.jsonl: it cannot be read"),
+                        (["--plots", "p"], "hiera[plots]")):
         assert main(["bench", "tasks.jsonl", "--out", "o.jsonl", *flags]) == 2
         assert said in capsys.readouterr().err
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,16 @@ WIDTH, HEIGHT, DPI = 4.2, 3.2, 160
 FEW_TASKS = 4
 
 
+def require() -> None:
+    """Refuse early what would fail at the end of a long job.
+
+    Raises:
+        ToolError: matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ToolError("pictures need matplotlib", hint="pip install 'hiera[plots]'")
+
+
 def draw(rows: Sequence[Row], baselines: Baselines, folder: Path) -> list[Path]:
     """Draw what the results can show. Returns the files written.
 
@@ -24,10 +35,9 @@ def draw(rows: Sequence[Row], baselines: Baselines, folder: Path) -> list[Path]:
         ToolError: matplotlib is not installed.
         ConfigError: The folder cannot be written.
     """
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        raise ToolError("pictures need matplotlib", hint="pip install 'hiera[plots]'") from None
+    require()
+    import matplotlib as mpl
+
     mpl.use("Agg")
     from matplotlib import pyplot
 

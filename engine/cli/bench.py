@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from engine.bench.lines import read_lines
 from engine.bench.rows import read_rows
 from engine.bench.summary import Baselines
 from engine.cli import common
-from engine.process_tree import adopt_orphans, descendants
+from engine.process_tree import adopt_orphans, descendants, kill_tree
 from engine.trajectory import ModelOptions
 
 INTERRUPTED = 130
@@ -27,6 +25,10 @@ INTERRUPTED = 130
 def bench(arguments: argparse.Namespace) -> int:
     """Run the tasks, or sum up; 0 when all went its way, also for tasks without a verified candidate."""
     common.check_writable(arguments.json)
+    if arguments.plots:
+        plots.require()
+    for file in arguments.baselines or ():
+        read_lines(Path(file))  # It would else fail at the end of a long job.
     if arguments.summary:
         return _show([Path(file) for file in arguments.summary], arguments)
     if not arguments.tasks or not arguments.out:
@@ -44,13 +46,11 @@ def bench(arguments: argparse.Namespace) -> int:
 
     # Tools of a task that was killed would otherwise go on without anyone who could end them.
     adopt_orphans()
-    others = set(descendants(os.getpid()))
+    others = descendants(os.getpid())
     try:
         rows = common.run(main)
     finally:
-        for pid in set(descendants(os.getpid())) - others:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_tree(os.getpid(), with_root=False, spared=others)
     if rows:
         _show([options.out], arguments)
     if cancelled:
