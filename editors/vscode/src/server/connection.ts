@@ -7,7 +7,7 @@ import type { Choice } from "../python/choose";
 import type { Pythons } from "../python/pythons";
 import type { HieraClient, Interceptor, ServerState } from "./client";
 import { Crashes } from "./crashes";
-import { launchOf } from "./launch";
+import { lackOf, launchOf } from "./launch";
 import { middleware, type Progress } from "./middleware";
 import type { RunningJob } from "./protocol";
 import { QuietClient } from "./quietClient";
@@ -106,6 +106,11 @@ export class Connection implements HieraClient, vscode.Disposable {
   private async begin(): Promise<void> {
     if (!vscode.workspace.isTrusted) {
       this.change("untrusted", "the workspace is not trusted");
+      return;
+    }
+    const lack = lackOf(process.platform);
+    if (lack !== undefined) {
+      this.fail(lack);
       return;
     }
     this.change("starting");

@@ -14,6 +14,11 @@ const PROGRAM =
   "import os, sys; sys.path[:0] = os.environ['HIERA_LIBRARIES'].split(os.pathsep); " +
   "from hiera_lsp.start import server; server()";
 
+/** Why no server can run on a system; undefined where one can. */
+export function lackOf(platform: NodeJS.Platform): string | undefined {
+  return platform === "linux" ? undefined : "it needs Linux, so open the folder over SSH, in WSL or in a container";
+}
+
 /**
  * How to start the server under `python`.
  *

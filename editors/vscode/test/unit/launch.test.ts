@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Taken } from "../../src/python/choose";
-import { launchOf } from "../../src/server/launch";
+import { lackOf, launchOf } from "../../src/server/launch";
 
 const PYTHON: Taken = {
   path: "/env/bin/python", why: "a test",
@@ -24,4 +24,9 @@ test("our packages come by a variable of ours, and the user's folder is not on t
 test("another server takes the place of the bundled one only where it is named", () => {
   assert.deepEqual(launchOf(PYTHON, LIBRARIES, { HIERA_SERVER: "/other.py" }).args, ["-P", "-u", "/other.py"]);
   assert.equal(launchOf(PYTHON, LIBRARIES, { HIERA_SERVER: "" }).args[2], "-c");
+});
+
+test("where no server can run, it is said what to do", () => {
+  assert.equal(lackOf("linux"), undefined);
+  for (const platform of ["darwin", "win32"] as const) assert.match(lackOf(platform) ?? "", /needs Linux.*SSH, in WSL/);
 });
