@@ -186,7 +186,7 @@ class Worker:
         if error["type"] == "input":
             raise InputError(error["problem"], hint=error["hint"], file=error["file"], line=error["line"])
         failure = WorkerError(error["problem"], hint=error["hint"])
-        failure.add_note(error.get("log", ""))
+        failure.add_note(error["log"])
         raise failure
 
     def kill(self, reason: str) -> None:
@@ -215,7 +215,10 @@ class Worker:
             process.stdin.write(request.encode())
             await process.stdin.drain()
         while True:
-            line = await replies.readline()
+            try:
+                line = await replies.readline()
+            except ValueError as error:
+                raise _forged(f"a reply of more than {MAX_REPLY_BYTES >> 20} MiB") from error
             if not line.endswith(b"\n"):
                 status = await process.wait()
                 if self._wrap and status > 128:
@@ -223,10 +226,7 @@ class Worker:
                 if self._killed_because:
                     raise WorkerError(f"the process was killed: {self._killed_because}", hint="let it take less")
                 raise WorkerDiedError(kind, exit_status=status, log_tail=self.log_tail)
-            reply = json.loads(line)
-            if reply.get("id") != self._number:
-                raise WorkerError("the process answered out of turn: something in it writes replies of its own",
-                                  hint="let the code that runs there leave the pipes alone")
+            reply = _reply(line, self._number)
             if "event" in reply:
                 if on_event is not None:
                     on_event(reply)
@@ -262,6 +262,31 @@ class Worker:
             self._transport = None
         if process is not None:
             await _end(process)
+
+
+def _reply(line: bytes, number: int) -> dict[str, Any]:
+    """What a worker wrote, where it has the form that `worker/wire.py` gives it: native code can find the pipe.
+
+    Raises:
+        WorkerError: Something else wrote it.
+    """
+    try:
+        reply = json.loads(line)
+        if reply["id"] != number:
+            raise _forged("an answer out of turn")
+        if "event" not in reply and not reply["ok"]:
+            error = reply["error"]
+            words = all(isinstance(error[key], str) for key in ("type", "problem", "hint", "log"))
+            if not (words and isinstance(error["file"], str | None) and isinstance(error["line"], int | None)):
+                raise _forged("an error of another form")
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise _forged("a reply that cannot be read") from error
+    return reply
+
+
+def _forged(what: str) -> WorkerError:
+    return WorkerError(f"{what}: something in the process writes replies of its own",
+                       hint="let the code that runs there leave the pipes alone")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

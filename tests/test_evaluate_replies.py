@@ -22,6 +22,7 @@ def test_our_own_replies_are_sound():
     assert replies.sound("block", {"times_us": [1.5, 2.0], "error": ""}, {"order": [0, 1]})
     assert replies.sound("plain", {"issue_us": 3.0, "error": ""}, {"count": 8})
     assert replies.sound("recopy", {"copied": [True], "error": ""}, {})
+    assert replies.sound("load", {"lockdown": {"seccomp": "in force"}, "function": "f"}, {})
 
 
 @pytest.mark.parametrize(("kind", "reply"), [
@@ -30,6 +31,7 @@ def test_our_own_replies_are_sound():
     ("call", CALL | {"copied": [True, True]}), ("call", CALL | {"new_threads": -1}), ("call", CALL | {"held": 1}),
     ("call", {"raised": 5, "error": ""}), ("recopy", {"copied": "yes"}), ("plain", {"issue_us": -1.0, "error": ""}),
     ("block", {"times_us": [1.0], "error": ""}), ("block", {"times_us": [0.0, 1.0], "error": ""}),
+    ("load", {}), ("load", {"lockdown": 7}), ("load", {"lockdown": {"seccomp": True}}),
     ("block", {"times_us": [float("nan"), 1.0], "error": ""}), ("block", {"times_us": [True, 1.0], "error": ""}),
 ])
 def test_replies_of_another_form_are_not(kind, reply):

@@ -16,7 +16,7 @@ from engine import processes
 from engine.processes import Worker, child_environment, run
 
 ECHO = """
-import os, time
+import os, sys, time
 from _hiera_worker.wire import Refusal
 
 def handle(kind, request, emit):
@@ -27,6 +27,8 @@ def handle(kind, request, emit):
         time.sleep(600)
     if kind == "refuse":
         raise Refusal("bad x", "mend x", file="m.py", line=3)
+    if kind == "forge":
+        os.write(int(sys.argv[2]), request["line"].encode("latin-1") + b"\\n")
     if kind == "raise":
         raise ValueError("boom")
     emit("progress", value=1)
@@ -54,6 +56,20 @@ async def test_a_reply_comes_with_its_events_and_noise_stays_out(echo: Worker) -
     assert reply["got"] == [1, {"a": None}]
     assert events[0]["value"] == 1
     assert "noise on stdout" in echo.log_tail
+    await echo.close()
+
+
+ERROR = '{"id": 1, "ok": false, "error": {"type": "internal", "problem": %s, "hint": "", "file": %s, "line": null, "log": ""}}'
+
+
+@pytest.mark.parametrize("line", [
+    "no JSON", "\xff\xfe", "[" * 20_000, "7", "[1]", "{}", '{"id": 1}', '{"id": 2, "ok": true}', '{"id": 1, "ok": false}',
+    '{"id": 1, "ok": false, "error": []}', ERROR % ("5", "null"), ERROR % ('"boom"', "7"),
+])
+async def test_a_reply_that_our_worker_did_not_write_is_a_worker_error(echo: Worker, line: str) -> None:
+    with pytest.raises(WorkerError, match="writes replies of its own"):
+        await echo.call("forge", timeout_s=20, line=line)
+    assert echo.pid is None
     await echo.close()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from contracts.contract import Contract
 from contracts.errors import InputError, WorkerError
 from engine.evaluate import confirm as confirming
-from engine.evaluate import gpu_lock, measure, sandbox, sanitizer
+from engine.evaluate import gpu_lock, measure, replies, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
 from engine.evaluate.checks import Ledger, merged
@@ -306,14 +306,14 @@ class LocalEvaluator:
                 await self._recover()
             except InputError as error:
                 if worker is None:
-                    ledger.fail("runs", error.problem)
+                    ledger.fail("runs", replies.brief(error.problem))
                 else:
                     trouble = Failure(stage=stage, reason=error.problem)
                     await self.session.reopen()
             except WorkerError as error:
                 if worker is None:
                     # It died while it loaded: code of the candidate ran there.
-                    ledger.fail("runs", f"while it was loaded: {error.problem}")
+                    ledger.fail("runs", f"while it was loaded: {replies.brief(error.problem)}")
                     await self._recover()
                 else:
                     trouble = Failure(stage=stage, reason=f"the judge failed: {error.problem}")
@@ -321,7 +321,7 @@ class LocalEvaluator:
             finally:
                 if worker is not None:
                     await self.session.end(worker)
-            log = worker.log_tail if worker is not None else ""
+            log = replies.plain_text(worker.log_tail) if worker is not None else ""
         verification = ledger.verification(self._where(), sandbox.words(locked))
         reason = ledger.reason() if ledger.rejected else None
         if reason is not None:

@@ -36,6 +36,11 @@ def sound(kind: str, reply: Any, request: Mapping[str, Any]) -> bool:
         return False
 
 
+def _load(reply: dict[str, Any], _request: Mapping[str, Any]) -> bool:
+    measures = reply["lockdown"]
+    return isinstance(measures, dict) and all(isinstance(state, str) for state in measures.values())
+
+
 def _call(reply: dict[str, Any], _request: Mapping[str, Any]) -> bool:
     if "raised" in reply:
         return isinstance(reply["raised"], str) and isinstance(reply["error"], str)
@@ -79,7 +84,7 @@ def _count(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-_FORMS = {"call": _call, "block": _block, "plain": _plain, "recopy": _copied}
+_FORMS = {"load": _load, "call": _call, "block": _block, "plain": _plain, "recopy": _copied}
 
 
 def wrong_outputs(reply: dict[str, Any], wanted: list[dict[str, Any]], device: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from contracts import codec
 from contracts.contract import Contract
 from contracts.errors import HieraError, InputError, WorkerError
-from engine.evaluate import sandbox
+from engine.evaluate import replies, sandbox
 from engine.evaluate.verify import seeds
 from engine.evaluate.watch import Allowance, watch
 from engine.processes import Worker
@@ -141,12 +141,17 @@ class Session:
         try:
             reply = await worker.call("load", timeout_s=LOAD_S, extension=str(staged), module=build.module,
                                       entry=self.contract.entry, writable=[], readable=self._readable())
+            if not replies.sound("load", reply, {}):
+                raise WorkerError("the reply is not one of our worker's: something else wrote it",
+                                  hint="let the code that runs there leave the pipes alone")
         except BaseException:
             await self.end(worker)
             raise
         finally:
             shutil.rmtree(staged.parent, ignore_errors=True)
-        return worker, measures | reply["lockdown"]
+        # Code of the candidate ran before this was said.
+        told = {replies.brief(name): replies.brief(state) for name, state in reply["lockdown"].items()}
+        return worker, measures | told
 
     async def end(self, worker: Worker) -> None:
         """End a candidate's process; the next one starts meanwhile."""

@@ -205,9 +205,6 @@ class Verifier:
             self.ledger.fail(self.during, replies.death(error))
         except (InputError, WorkerError) as error:
             self.ledger.fail(self.during, replies.brief(error.problem))
-        except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
-            # Bytes that are no JSON, or JSON of a form that nothing of ours writes.
-            self.ledger.fail("runs", f"the reply to `{kind}` cannot be read: something else wrote it")
         raise StoppedError
 
     async def trial(self, trial: Trial, *, count_threads: bool = False) -> None:
