@@ -2,13 +2,18 @@
 
 import asyncio
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from contracts.contract import Argument, Contract, Variant
+from engine.evaluate.build import Builder
+from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
+from engine.extract_cu import extract_cu
 from engine.toolchain import find_toolchain
-from tests.evaluate_harness import spec
+from tests.evaluate_harness import NO_GPU, spec
 
 LAYERS, WIDTH = 20, 32
 DEEP = f"""
@@ -62,3 +67,18 @@ def test_depth_is_no_reason_to_say_nothing(tmp_path, result, trivial, carries):
     found, carrying = asyncio.run(opened(tmp_path, result))
     assert set(found) == set(trivial)
     assert carrying is carries
+
+
+async def test_the_kernel_of_the_timing_benchmark_can_be_accepted(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
+    import same_vs_same
+
+    (tmp_path / "steps.cu").write_text(same_vs_same.KERNEL.replace("STEPS", "4"))
+    toolchain = replace(await find_toolchain(sys.executable), nvcc=None)
+    own = await extract_cu(tmp_path / "steps.cu", None, out=tmp_path / "contract", python=toolchain.python)
+    evaluator = LocalEvaluator(toolchain, NO_GPU, own.contract, own.folder, Builder(toolchain, tmp_path / "cache"))
+    try:
+        await evaluator.prepare()
+        assert evaluator.session.trivial == ()
+    finally:
+        await evaluator.close()
