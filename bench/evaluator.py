@@ -120,11 +120,11 @@ async def loads(builder: Builder, sources: Sequence[Source], *, emulated: bool) 
     loader, rows = Loader(), []
     try:
         for number, source in enumerate(sources):
-            begin, spent = time.perf_counter(), cpu_seconds()
+            begin, spent = time.perf_counter(), await built_seconds()
             built = await one(builder, source.fresh(number), emulated=emulated)
             build_s = time.perf_counter() - begin
             row: dict[str, Any] = {"source": source.name, "space": source.space, "written_by": source.written_by,
-                                   "build_s": round(build_s, 3), "cpu_s": known(cpu_seconds() - spent)}
+                                   "build_s": round(build_s, 3), "cpu_s": known(await built_seconds() - spent)}
             if isinstance(built, Failure):
                 row["failed"] = built.reason[:300]
             else:
@@ -143,9 +143,9 @@ async def failures(builder: Builder, sources: Sequence[Source], *, emulated: boo
     """Builds of texts with one fault: how long until it is told, and at which line."""
     rows = []
     for number, (source, fault, line) in enumerate(faulty(list(sources))):
-        begin, spent = time.perf_counter(), cpu_seconds()
+        begin, spent = time.perf_counter(), await built_seconds()
         found = await one(builder, source.fresh(number), emulated=emulated)
-        seconds, spent = time.perf_counter() - begin, cpu_seconds() - spent
+        seconds, spent = time.perf_counter() - begin, await built_seconds() - spent
         told = [error.line for error in found.errors] if isinstance(found, Failure) else None
         rows.append({"source": source.name, "fault": fault, "line": line, "seconds": round(seconds, 3),
                      "cpu_s": known(spent), "told_lines": told,
@@ -198,13 +198,16 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
     return rows
 
 
-def cpu_seconds() -> float:
-    """CPU time of all children that have ended: what a build costs, however busy the machine is.
+async def built_seconds() -> float:
+    """CPU time of all builds so far: what they cost, however busy the machine is.
 
-    NaN where builds run in bubblewrap: it does not hand on what the processes in its namespace used.
+    NaN where they run in bubblewrap: it does not hand on what the processes in its namespace used.
     """
-    if sandbox._known and sandbox._known[0].kind == "bubblewrap":  # noqa: SLF001 - the choice that is in force.
-        return math.nan
+    return math.nan if (await sandbox.find_isolation()).kind == "bubblewrap" else cpu_seconds()
+
+
+def cpu_seconds() -> float:
+    """CPU time of all children that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -239,8 +242,8 @@ async def main() -> int:
     parser.add_argument("--without-bubblewrap", action="store_true",
                         help="build behind Landlock instead: then CPU seconds are known")
     options = parser.parse_args()
-    if options.without_bubblewrap:
-        sandbox._known[:] = [await sandbox.strongest(without="bubblewrap")]  # noqa: SLF001
+    if options.without_bubblewrap and (chosen := await sandbox.find_isolation()).kind == "bubblewrap":
+        await sandbox.distrust(chosen)
     toolchain, device = await find_toolchain(interpreter()), await find_device(options.device)
     emulated = toolchain.nvcc is None or bool(toolchain.nvcc_problem)
     how = "g++ against the emulator, as on machines without nvcc" if emulated else f"nvcc {toolchain.nvcc_version}"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_check_evaluator import SCALE, TASKS
+from gpu_check_evaluator import SCALE
 from gpu_check_evaluator import contract as make_contract
 
 from contracts.folder import write_folder
@@ -47,7 +47,6 @@ async def pipelines(toolchain: Toolchain, device: Device, scratch: Path, builder
     """Seconds of a candidate from text to time, by size; why not, where there is no GPU."""
     if device.kind != "cuda":
         return {"not_run": "no GPU: a candidate is neither timed nor verified on one here"}
-    assert TASKS
     found: dict[str, Any] = {"how": "evaluate() of a text that no cache knows, the judge being open as in a search"}
     for name, shape in SHAPES.items():
         made, truth = make_contract("scale", shape, shape, {}, "pass", "torch.relu(x) * 2")

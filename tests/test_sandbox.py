@@ -155,6 +155,22 @@ async def test_a_bubblewrap_that_is_not_allowed_is_told(tmp_path, monkeypatch):
     assert why == "bwrap: No permissions to create new namespace"
 
 
+async def test_what_failed_a_real_build_is_not_taken_again(monkeypatch):
+    async def works(_choice):
+        return True
+
+    first, second = sandbox.Isolation("bubblewrap", "bubblewrap"), sandbox.Isolation("landlock and seccomp", "landlock")
+    monkeypatch.setattr(sandbox, "_known", [])
+    monkeypatch.setattr(sandbox, "_distrusted", set())
+    monkeypatch.setattr(sandbox, "_choices", lambda: [first, second])
+    monkeypatch.setattr(sandbox, "_works", works)
+    assert await sandbox.find_isolation() == first
+    await sandbox.distrust(first)
+    assert await sandbox.find_isolation() == second
+    await sandbox.distrust(second)
+    assert await sandbox.find_isolation() == sandbox.LIMITS_ONLY
+
+
 async def test_a_sandbox_in_which_nothing_starts_is_given_up_and_told(tmp_path, monkeypatch):
     monkeypatch.setattr(sandbox, "_candidates", {True: (True, "")})
     monkeypatch.setattr(sandbox, "_runs", None)

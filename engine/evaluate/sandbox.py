@@ -79,6 +79,7 @@ class Isolation:
 
 LIMITS_ONLY = Isolation("resource limits only")
 _known: list[Isolation] = []
+_distrusted: set[str] = set()
 _candidates: dict[bool, tuple[bool, str]] = {}
 
 
@@ -90,15 +91,16 @@ async def find_isolation() -> Isolation:
 
 
 async def distrust(isolation: Isolation) -> None:
-    """Note that `isolation` does not work for a real build here: the next best is used from now on."""
+    """Do not use `isolation` from now on, such as because it failed a real build: the next best takes its place."""
+    _distrusted.add(isolation.kind)
     if isolation in _known:
-        _known[:] = [await strongest(without=isolation.kind)]
+        _known[:] = [await strongest()]
 
 
-async def strongest(without: str = "") -> Isolation:
-    """The first choice that runs a trial command; `without` leaves one kind out."""
+async def strongest() -> Isolation:
+    """The first choice that runs a trial command, of those that are not distrusted."""
     for choice in _choices():
-        if choice.kind != without and await _works(choice):
+        if choice.kind not in _distrusted and await _works(choice):
             return choice
     return LIMITS_ONLY
 
