@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from contracts.contract import Contract
 
+# Where rounding errors of honest sums stay small beside those of lower precision.
 ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
 SPECIAL = frozenset({"not a number", "infinite", "minus infinity", "denormal"})
 OPTIONAL = ("half zeros", "needle", "integers", "randn small", "shifted", "large mean", "far below zero", "zero rows",

@@ -7,9 +7,6 @@ everything else takes the family's values whatever the example looked like.
 
 import torch
 
-# Families on which the strict error factor holds: zero-mean inputs, where rounding errors of honest
-# sums stay small beside those of lower precision.
-ZERO_MEAN = frozenset({"randn", "randn small", "randn large", "half zeros"})
 FAMILIES = ("randn", "example", "randn small", "half zeros", "needle", "integers", "randn large", "shifted",
             "far below zero", "large mean", "zero rows", "ties", "ramp", "constant rows", "not a number", "infinite",
             "minus infinity", "denormal")
