@@ -18,7 +18,8 @@ from hiera_lsp.session import Session
 
 if TYPE_CHECKING:
     from engine.headlines import Headline
-    from engine.records import Candidate, Plan
+    from engine.records import Plan
+    from engine.report_html.rows import Row
     from engine.trajectory import Trajectory
 
 LOG, COUNTERS, CONVERSATION = "build.log", "counters.txt", "conversation.md"
@@ -42,10 +43,10 @@ def listed(session: Session, headline: Headline, root: Path) -> dict[str, Any]:
 def described(session: Session, trajectory: Trajectory, folder: Path) -> dict[str, Any]:
     """A run with its rounds and candidates."""
     from engine.headlines import headline_of
+    from engine.report_html.rows import rows_of
 
     asked = {exchange.candidate for exchange in trajectory.exchanges}
     planned = {exchange.round for exchange in trajectory.exchanges if not exchange.candidate}
-    numbers = {c.id: number for number, c in enumerate([c for c in trajectory.candidates if c.round > 0], 1)}
     plans = {plan.round: plan for plan in trajectory.plans}
     rounds = sorted({*plans, *(c.round for c in trajectory.candidates)})
     head = headline_of(trajectory, 0)
@@ -54,7 +55,7 @@ def described(session: Session, trajectory: Trajectory, folder: Path) -> dict[st
         **listed(session, head, folder.parent.parent),
         "reviewable": result is not None and result.summary.run == trajectory.run and result.state != "discarded",
         "rounds": [_round(trajectory.run, number, plans.get(number), number in planned) for number in rounds],
-        "candidates": [_candidate(trajectory, c, numbers.get(c.id, 0), c.id in asked) for c in trajectory.candidates],
+        "candidates": [_candidate(trajectory, row, row.candidate.id in asked) for row in rows_of(trajectory)],
     }
 
 
@@ -91,22 +92,19 @@ def _round(run: str, number: int, plan: Plan | None, planned: bool) -> dict[str,
     }
 
 
-def _candidate(trajectory: Trajectory, candidate: Candidate, number: int, asked: bool) -> dict[str, Any]:
+def _candidate(trajectory: Trajectory, row: Row, asked: bool) -> dict[str, Any]:
     from engine import report
 
-    run, evaluation = trajectory.run, trajectory.evaluations.get(candidate.id)
-    best, accepted = trajectory.best, trajectory.accepted(candidate.id)
+    run, candidate, evaluation = trajectory.run, row.candidate, row.evaluation
     timing = evaluation.timing if evaluation else None
     failure = evaluation.failure if evaluation else None
-    why = "" if evaluation is None or accepted else \
-        failure.reason if failure else report.why_not(trajectory, evaluation)
     name = trajectory.contract.name if trajectory.contract else candidate.id
     return {
-        "id": candidate.id, "number": number, "round": candidate.round, "space": candidate.space,
+        "id": candidate.id, "number": row.number, "round": candidate.round, "space": candidate.space,
         "direction": candidate.direction, "title": report.titled(candidate), "author": candidate.author,
-        "state": report.state(trajectory, evaluation), "accepted": accepted, "why": why,
+        "state": row.state, "accepted": row.accepted, "why": row.why,
         "rejected_at": failure.stage if failure else "",
-        "best": best is not None and best.id == candidate.id,
+        "best": row.is_best,
         "median_us": timing.median_us if timing else None, "speedup": timing.speedup if timing else None,
         "ci95": list(timing.ci95) if timing else None,
         "estimate_us": evaluation.estimate_us if evaluation else None,
