@@ -204,7 +204,7 @@ def test_checks_that_did_not_run_are_no_passes_and_say_why():
 
 
 def test_a_run_at_work_says_so_and_a_run_that_was_cut_can_be_resumed():
-    assert "still at work" in Read(report_html.page(RUNS["at work"])).text
+    assert "The search has not ended" in Read(report_html.page(RUNS["at work"])).text
     assert report_html.parts(RUNS["at work"]).finished is False
     cut = runs.run_of(*runs.measured_events()[:8], ("stopped", Stopped(reason="cancelled", complete=False)))
     assert "did not run to its end (cancelled). It can be resumed." in Read(report_html.page(cut)).text

@@ -75,7 +75,8 @@ def _head(trajectory: Trajectory, name: str) -> Markup:
 def _banner(trajectory: Trajectory) -> Markup:
     said = []
     if trajectory.stopped is None:
-        said.append(tag("p", "The search is still at work; this is what is known so far.", class_="banner working"))
+        said.append(tag("p", "The search has not ended: it is at work, or it was interrupted. This is what is known so "
+                        "far.", class_="banner working"))
     elif not trajectory.stopped.complete:
         said.append(tag("p", f"The search did not run to its end ({trajectory.stopped.reason}). It can be resumed.",
                         class_="banner working"))

@@ -49,7 +49,7 @@ test("the report shows what is known, goes on while the run does, keeps its plac
 
     await menu(vs, /^Chain, interrupted/, "Show the Report");
     const report = page(vs);
-    await report.getByText("The search is still at work").waitFor();
+    await report.getByText("The search has not ended").waitFor();
     await report.getByRole("img", { name: "Search progress" }).waitFor();
     // Unfolded and scrolled to, by the keyboard.
     await report.getByText("Roofline as a table").focus();
