@@ -64,7 +64,19 @@ def test_settings_that_run_or_send_something_are_restricted() -> None:
     restricted = set(MANIFEST["capabilities"]["untrustedWorkspaces"]["restrictedConfigurations"])
 
     assert {"hiera.interpreter", "hiera.worker.interpreter", "hiera.llm.baseUrl", "hiera.llm.keyVariable"} <= restricted
+    assert {name for name, setting in SETTINGS.items() if setting["scope"] == "machine-overridable"} <= restricted
     assert restricted <= set(SETTINGS)
+
+
+def test_no_setting_holds_a_key() -> None:
+    assert {name for name in SETTINGS if re.search("key|secret|token", name, re.IGNORECASE)} == {
+        "hiera.budget.tokens", "hiera.llm.keyVariable"}
+
+
+def test_the_settings_that_the_server_reads_are_documented() -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+
+    assert [key for key in KEYS.values() if key not in TOLD_BY_EXTENSION and f"`{key}`" not in page] == []
 
 
 def test_commands_have_a_title_a_category_and_ids_that_the_server_does_not_take() -> None:
