@@ -14,7 +14,7 @@ WORKER = str(Path(__file__).resolve().parent.parent / "engine" / "worker")
 if "_hiera_worker" not in sys.modules:
     load_package(WORKER)
 
-from _hiera_worker import judge_change, judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
+from _hiera_worker import candidate, judge_change, judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
 
 CPU = torch.device("cpu")
 NOT_FINITE = {"not a number", "infinite", "minus infinity"}
@@ -475,3 +475,22 @@ def test_tensors_are_drawn_and_judged_in_chunks_that_need_less_than_a_gibibyte()
     assert size == 1 << 26
     assert filled < 1 << 30
     assert judged < 1 << 30
+
+
+def test_versions_in_timed_blocks_grow_for_what_is_new_and_not_for_weights(tmp_path, monkeypatch):
+    state = candidate._Held()
+    monkeypatch.setattr(candidate, "_State", state)
+    state.slab = slabs.Slab.create(str(tmp_path / "arguments"), 1 << 16, CPU)
+
+    def described(offset):
+        return {"offset": offset, "dtype": "float32", "shape": [4], "stride": [1]}
+
+    candidate.sets({"sets": [[described(0), described(4096)], [described(8192), described(4096)], ]})
+    (first, weight), (second, same_weight) = state.sets
+    before = weight._version
+    candidate._touch(candidate._refilled())
+    assert weight is same_weight
+    assert weight._version == before
+    assert first._version == second._version == before + 1
+    candidate._touch([weight])
+    assert weight._version == before + 1

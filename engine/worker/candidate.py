@@ -201,7 +201,8 @@ def _arguments(described):
         if key not in _State.views:
             if len(_State.views) > 4096:
                 _State.views.clear()
-            _State.views[key] = _State.slab.view(*key)
+            # Views of one tensor share its version; by `data` each has its own, as separate tensors of a user's do.
+            _State.views[key] = _State.slab.view(*key).data
         made.append(_State.views[key])
     return made
 
