@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from engine.records import ClockSample, Device
 
@@ -54,12 +55,9 @@ class Gpu:
     def processes(self) -> dict[int, int | None] | None:
         """Process id to bytes, of those that compute here; None where the driver does not tell."""
         for name in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"):
-            call = getattr(self._library, name, None)
-            if call is None:
-                continue
             count, rows = ctypes.c_uint(MAX_PROCESSES), (_Process * MAX_PROCESSES)()
-            if call(self._handle, ctypes.byref(count), rows) != 0:
-                return None
+            if not self._asked(name, ctypes.byref(count), rows):
+                continue
             return {row.pid: None if row.used_bytes == NOT_AVAILABLE else row.used_bytes
                     for row in rows[:count.value]}
         return None
@@ -67,14 +65,14 @@ class Gpu:
     def memory(self) -> Memory | None:
         """The card's memory, whoever uses it."""
         found = _Memory()
-        if self._library.nvmlDeviceGetMemoryInfo(self._handle, ctypes.byref(found)) != 0:
+        if not self._asked("nvmlDeviceGetMemoryInfo", ctypes.byref(found)):
             return None
         return Memory(total_bytes=found.total, used_bytes=found.used)
 
     def clocks(self) -> ClockSample:
         """Clocks, temperature, power and what holds the clocks back, now."""
         reasons = ctypes.c_ulonglong()
-        told = self._library.nvmlDeviceGetCurrentClocksThrottleReasons(self._handle, ctypes.byref(reasons)) == 0
+        told = self._asked("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.byref(reasons))
         milliwatts = self._number("nvmlDeviceGetPowerUsage")
         return ClockSample(
             sm_mhz=self._number("nvmlDeviceGetClockInfo", SM_CLOCK),
@@ -86,8 +84,12 @@ class Gpu:
 
     def _number(self, call: str, *which: int) -> int | None:
         found = ctypes.c_uint()
-        status = getattr(self._library, call)(self._handle, *map(ctypes.c_int, which), ctypes.byref(found))
-        return found.value if status == 0 else None
+        return found.value if self._asked(call, *map(ctypes.c_int, which), ctypes.byref(found)) else None
+
+    def _asked(self, call: str, *arguments: Any) -> bool:
+        """True when the library has this call and answered it."""
+        function = getattr(self._library, call, None)
+        return function is not None and function(self._handle, *arguments) == 0
 
 
 def find_gpu(device: Device) -> Gpu | None:

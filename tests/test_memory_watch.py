@@ -3,6 +3,7 @@
 # ruff: noqa: F811 - fixtures come by import.
 
 import asyncio
+import ctypes
 import os
 import sys
 from dataclasses import replace
@@ -101,6 +102,13 @@ def test_what_the_library_says_of_the_card(say):
     assert gpu.clocks() == ClockSample(sm_mhz=1980, memory_mhz=3201, temperature_c=41, power_w=None,
                                        throttled=("power cap", "thermal, by the hardware"))
     assert gpu.memory() == nvml.Memory(total_bytes=151_000_000_000, used_bytes=1_000_000_000)
+
+
+def test_a_call_that_this_driver_does_not_have_is_an_answer_that_is_missing(say):
+    gpu = nvml.Gpu(ctypes.CDLL("libm.so.6"), ctypes.c_void_p(1))
+    assert gpu.clocks() == ClockSample()
+    assert gpu.memory() is None
+    assert gpu.processes() is None
 
 
 def test_the_card_is_found_by_its_bus_address(say):
