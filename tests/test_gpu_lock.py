@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from engine.evaluate import gpu_lock
 
 
@@ -28,3 +30,12 @@ async def test_waiting_is_told_while_another_holds_the_gpu(tmp_path: Path) -> No
 
     await asyncio.gather(hold(), want(), look())
     assert told == [(0,), ()]
+
+
+@pytest.mark.parametrize(("visible", "card"), [(None, "1"), ("", "1"), ("0,1", "1"), ("2, 3", "3"), ("5", "1"),
+                                               ("GPU-1a,MIG-GPU-2b/1/0", "MIG-GPU-2b-1-0")])
+def test_one_card_has_one_lock_whatever_its_index(tmp_path: Path, monkeypatch, visible, card) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_lock.path_of(1, "lock", tmp_path).name.endswith(f"-gpu{card}.lock")

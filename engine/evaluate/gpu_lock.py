@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -57,7 +58,14 @@ async def shared(index: int, *, timeout_s: float = 1800.0, folder: Path | None =
 
 def path_of(index: int, kind: str, folder: Path | None = None) -> Path:
     """The file behind the `gate` or the `lock` of a GPU, for programs that cannot import us."""
-    return (folder or Path(tempfile.gettempdir())) / f"hiera-{os.getuid()}-gpu{index}.{kind}"
+    return (folder or Path(tempfile.gettempdir())) / f"hiera-{os.getuid()}-gpu{_card(index)}.{kind}"
+
+
+def _card(index: int) -> str:
+    """The card behind a CUDA index: what CUDA_VISIBLE_DEVICES names at that place, since jobs may differ in it."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    name = named[index].strip() if index < len(named) else ""
+    return re.sub(r"\W", "-", name) or str(index)
 
 
 @contextlib.contextmanager
