@@ -1,11 +1,16 @@
 """compute-sanitizer: what is asked of it, and how its answers are read. The outputs are as its versions print them."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.evaluate import sanitizer
+from engine.evaluate import sandbox, sanitizer
 from engine.evaluate.sanitizer import FOUND, TOOLS, command, kernels_of, read
+from engine.records import Build, Device
+from engine.toolchain import find_toolchain
+from tests.evaluate_harness import softmax_contract
 
 MEMCHECK, INITCHECK, RACECHECK, SYNCCHECK = TOOLS
 SOURCE = """
@@ -101,8 +106,16 @@ def test_threads_that_write_the_same_value_are_no_race():
     assert read(RACECHECK, 0, SAME_VALUE, KERNELS, "example").status == "pass"
 
 
-def test_a_sanitizer_that_sees_nothing_is_not_a_pass():
-    assert read(INITCHECK, 1, REFUSED, KERNELS, "example").status.startswith("not run: it ended with status 1")
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize("status", [0, 1, FOUND])
+def test_a_sanitizer_that_sees_nothing_is_neither_a_pass_nor_a_finding(tool, status):
+    found = read(tool, status, REFUSED, KERNELS, "example").status
+    assert found.startswith(f"not run: it ended with status {status}: Error: Target application terminated")
+
+
+def test_a_program_that_ends_badly_is_no_finding_of_memcheck():
+    output = CLEAN.replace('{"ok": true}', "========= Error: process didn't terminate successfully")
+    assert read(MEMCHECK, 1, output, KERNELS, "example").status.startswith("not run: it ended with status 1")
 
 
 def test_kernels_are_found_in_the_text():
@@ -121,3 +134,36 @@ def test_every_tool_has_a_check_of_its_own():
     from engine.evaluate.checks import NAMES, WINNER_ONLY
 
     assert {tool.check for tool in TOOLS} <= WINNER_ONLY <= set(NAMES)
+
+
+FAKE = """#!{python}
+import os, sys
+try:
+    open({outside!r}, "a").write("x")
+except OSError:
+    pass
+if {only_without} and not os.path.exists({hidden!r}):
+    sys.exit(255)
+print({clean!r})
+"""
+
+
+@pytest.mark.parametrize("only_without", [False, True])
+async def test_a_winner_is_shut_in_where_the_tools_work_so(tmp_path, only_without):
+    works, why = await sandbox.candidate_sandbox(cuda=True)
+    if not works:
+        pytest.skip(f"bubblewrap does not work on this machine: {why}")
+    outside, hidden = tmp_path / "outside", tmp_path / "hidden"  # Behind the /tmp that the sandbox hides.
+    hidden.touch()
+    program = tmp_path / "tool" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text(FAKE.format(python=sys.executable, outside=str(outside), only_without=only_without,
+                                   hidden=str(hidden), clean=CLEAN))
+    program.chmod(0o755)
+    toolchain = replace(await find_toolchain(sys.executable), compute_sanitizer=str(program))
+    contract, _ = softmax_contract()
+    build = Build(seconds=1.0, tier="light", extension=str(tmp_path / "tool" / "bind.so"), module="bind")
+    checks = await sanitizer.run_all(toolchain, contract, build, SOURCE, Device(kind="cuda", name="H200", sm="9.0"))
+    assert [(c.name, c.status) for c in checks] == [(tool.check, "pass") for tool in TOOLS]
+    # Once the first tool was seen to work without only, the others do not fail first.
+    assert (outside.read_text() if outside.exists() else "") == ("x" * len(TOOLS) if only_without else "")

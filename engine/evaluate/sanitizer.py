@@ -16,6 +16,7 @@ from pathlib import Path
 from contracts.contract import Contract
 from contracts.errors import WorkerTimeoutError
 from engine import processes
+from engine.evaluate import sandbox
 from engine.evaluate.profile import LAUNCH, launch_spec
 from engine.evaluate.replies import plain_text
 from engine.evaluate.screen import mask_comments
@@ -26,6 +27,8 @@ TIMEOUT_S = 150.0
 MOST_BYTES = 256 << 20
 FOUND = 97  # Our own exit status for "the tool reported errors".
 _PREFIX = re.compile(r"^=+ ?")
+# The tool saw no call of CUDA at all, whatever status it ends with.
+_BLIND = re.compile(r"Error: (?:Target application terminated before|No attachable process)")
 _KERNEL = re.compile(r"\b(?:at|in) (?:0x[0-9a-f]+ in )?(?:\S+?:\d+:)?(?:void )?(?:\w+::)*([A-Za-z_]\w*)\s*[<(+]")
 _PLACE = re.compile(r"\b(cuda_source\.cu:\d+)")
 _GLOBAL = re.compile(
@@ -52,7 +55,7 @@ class Tool:
 
 
 TOOLS = (
-    Tool("sanitizer", "memcheck", re.compile(r"Invalid|Misaligned|Out-of-range|Error\b"),
+    Tool("sanitizer", "memcheck", re.compile(r"Invalid|Misaligned|Out-of-range"),
          ("--report-api-errors", "no"), everywhere=True),
     Tool("initcheck", "initcheck", re.compile(r"Uninitialized")),
     # Warnings are threads that write the same value to the same place.
@@ -79,17 +82,28 @@ async def run_all(
         spec.write_text(json.dumps(told), encoding="utf-8")
         # Without the cache every tensor has an allocation of its own, so that its bounds are known.
         environment = processes.child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TMPDIR": folder})
+        assert build.extension is not None
+        shown = [Path(build.extension).parent, Path(program).absolute().parent]
+        shut_in = await sandbox.tool_prefix(Path(folder), python=toolchain.python, shown=shown)
+
+        async def run(tool: Tool, prefix: Sequence[str]) -> Check:
+            words = [*prefix, *command(tool, program, toolchain.python, spec)]
+            try:
+                done = await processes.run(words, timeout_s=TIMEOUT_S, cwd=folder, env=environment)
+            except WorkerTimeoutError:
+                return _not_run(tool, f"it took longer than {TIMEOUT_S:g} s")
+            except OSError as error:
+                return _not_run(tool, str(error))
+            return read(tool, done.status, done.output, kernels_of(source), smallest.name)
+
         checks = []
         for tool in TOOLS:
-            try:
-                done = await processes.run(
-                    command(tool, program, toolchain.python, spec), timeout_s=TIMEOUT_S, cwd=folder, env=environment)
-            except WorkerTimeoutError:
-                checks.append(_not_run(tool, f"it took longer than {TIMEOUT_S:g} s"))
-            except OSError as error:
-                checks.append(_not_run(tool, str(error)))
-            else:
-                checks.append(read(tool, done.status, done.output, kernels_of(source), smallest.name))
+            check = await run(tool, shut_in)
+            if shut_in and not _ran(check):
+                # Seen from here, a tool that the sandbox breaks looks like one that is broken.
+                check = await run(tool, ())
+                shut_in = [] if _ran(check) else shut_in
+            checks.append(check)
     return checks
 
 
@@ -110,6 +124,9 @@ def read(tool: Tool, status: int, output: str, kernels: Sequence[str], variant: 
         variant: Name of the shapes, for the report.
     """
     reports = _reports(plain_text(output))
+    blind = next((report[0] for report in reports if _BLIND.match(report[0])), "")
+    if blind:
+        return _not_run(tool, f"it ended with status {status}: {blind[:200]}")
     found = [report for report in reports if tool.finding.match(report[0])]
     own = [report for report in found if tool.everywhere or _kernel(report) in kernels]
     if own:
@@ -161,6 +178,10 @@ def _told(report: Sequence[str]) -> str:
 
 def _more(count: int) -> str:
     return f", and {count - 1} more" if count > 1 else ""
+
+
+def _ran(check: Check) -> bool:
+    return not check.status.startswith("not run")
 
 
 def _not_run(tool: Tool, why: str) -> Check:
