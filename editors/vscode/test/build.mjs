@@ -1,6 +1,6 @@
 // Bundles the tests that run in or against a real VS Code into out/: scenarios and pictures for Node, and one file of
 // extension tests for VS Code's own process.
-import { readdirSync } from "node:fs";
+import { readdirSync, rmSync } from "node:fs";
 import path from "node:path";
 import { build } from "esbuild";
 
@@ -11,6 +11,7 @@ const common = {
 };
 const scenarios = readdirSync(path.join(here, "scenarios")).filter((name) => name.endsWith(".test.ts"));
 
+rmSync(path.join(here, "..", "out", "scenarios"), { recursive: true, force: true });
 await Promise.all([
   build({ ...common, entryPoints: scenarios.map((name) => `test/scenarios/${name}`), outdir: "out/scenarios" }),
   build({ ...common, entryPoints: ["test/host/index.ts"], outdir: "out/host" }),
