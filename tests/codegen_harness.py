@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import operator
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from contracts.graph import Const, Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen.helpers import helper_text
+from engine.codegen.naming import RESERVED
 from engine.codegen.regions import Region, plan_regions, schedule
 from engine.evaluate.cuda_to_host import transform
 from engine.records import Device
@@ -24,6 +26,7 @@ from engine.records import Device
 torch.set_num_threads(1)
 H200 = Device(kind="none", name="NVIDIA H200", sm="9.0", sm_count=132, l2_bytes=60 << 20,
               copy_bytes_per_s=4.3e12, shared_bytes_per_block=232448)
+_DECLARED = re.compile(r"\b(?:int|bool|float|double|u?int\d+_t|\w+<[^;\n]*>) (?:const )?(\w+)(?= ?[=\[;,)({])")
 EMULATOR = Path(__file__).parents[1] / "engine" / "runtime" / "emulator"
 
 
@@ -134,6 +137,9 @@ class Compiled:
             names = {v: f"t_{v}" for v in (*region.inputs, *region.outputs)}
             code = region.emit(names, layouts=self.layouts, choices=choices or {}, device=H200)
             codes.append(code)
+            for kernel in code.kernels:
+                unasked = set(_DECLARED.findall(kernel.text)) - kernel.identifiers - RESERVED
+                assert not unasked, f"{kernel.name} declares {unasked}, which a tensor may be called: {kernel.text}"
             args = [*region.inputs, *region.outputs, *(t.name for t in code.temporaries)]
             lines = [f'extern "C" __attribute__((visibility("default"))) void run_{region.name}(void** p) {{',
                      "    cudaStream_t stream = nullptr; (void)stream;"]

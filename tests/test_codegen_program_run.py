@@ -121,6 +121,38 @@ def test_format_copies_and_packed_weights_are_own_kernels(lab):
         assert ".contiguous(at::MemoryFormat" not in program.source
 
 
+class Scaled(nn.Module):
+    def forward(self, i, flat):
+        return i * flat
+
+
+class Softened(nn.Module):
+    def forward(self, p, row):
+        return torch.softmax(p + row, 1)
+
+
+class Summed(nn.Module):
+    def forward(self, place, tile):
+        return (place * tile).cumsum(1)
+
+
+class Strip(nn.Module):
+    def forward(self, line, r, tap_h):
+        return F.conv2d(line, r, padding=1, groups=4) + tap_h
+
+
+@pytest.mark.parametrize(("module", "shapes", "choice"), [
+    (Scaled(), [(6, 7), (6, 7)], None), (Softened(), [(5, 77), (5, 77)], None),
+    (Summed(), [(5, 4099), (5, 4099)], ".items"), (Strip(), [(2, 4, 13, 15), (4, 1, 3, 3), (2, 4, 13, 15)], ".strip"),
+], ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "")
+def test_arguments_may_be_called_as_kernels_call_their_variables(lab, module, shapes, choice):
+    inputs = [torch.randn(shape) for shape in shapes]
+    program = lab.check(module.eval(), inputs, space="cuda")
+    if choice:
+        (tunable,) = (t for t in program.tunables if t.key.endswith(choice))
+        lab.check(module.eval(), inputs, space="cuda", choices={tunable.key: tunable.values[1]})
+
+
 def test_one_call_an_operator_is_right_too(lab):
     lab.check(Residual(), [torch.randn(2, 3, 12, 12)], choices={"fusion": "none"})
 

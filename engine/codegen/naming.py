@@ -6,10 +6,17 @@ from engine.codegen.cpp import Names
 from engine.codegen.helpers import SNIPPETS
 from engine.codegen.scalar_ops import SCALAR_OPS
 
-# Loop variables and names of functions that kernels call: a local variable may not hide them.
-_RESERVED = frozenset(
+# What kernels declare without asking a Namer: loop variables and places.
+_DECLARED = frozenset(
     """
-    k row item lane pack thread blockIdx threadIdx blockDim gridDim exp log sqrt rsqrt tanh erf pow fabs floor
+    block chunk chunk_end chunk_start column flat in_range in_row item k lane line p_flat pack part part_end part_start
+    place r row_here step strip tile tile_column tile_line
+    """.split()  # noqa: SIM905
+) | {f"{stem}{n}{end}" for stem in ("i", "p", "row") for n in ("", *range(16)) for end in ("", "p")}
+# Those, and names of functions that kernels call: neither a parameter nor a variable may hide them.
+RESERVED = _DECLARED | frozenset(
+    """
+    thread blockIdx threadIdx blockDim gridDim exp log sqrt rsqrt tanh erf pow fabs floor
     ceil trunc nearbyint fmod isnan isinf isfinite signbit copysign hypot atan2 max min abs stream float double
     int bool auto bool case catch char class const default delete else enum extern for goto if inline long new
     operator private public register return short signed sizeof static struct switch template this throw
@@ -24,7 +31,7 @@ class Namer:
     """Gives each value of a kernel its name."""
 
     def __init__(self) -> None:
-        self._names = Names(taken=_RESERVED | SCALAR_OPS.keys() | SNIPPETS.keys())
+        self._names = Names(taken=RESERVED | SCALAR_OPS.keys() | SNIPPETS.keys())
         self._pointers: dict[str, str] = {}
         self._given: set[str] = set()
 

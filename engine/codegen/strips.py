@@ -127,17 +127,18 @@ def _fold(writer: Writer, nest: Nest, strip: Strip, size: int, sums: str) -> lis
     first = literal(0, ctype) if window.kind == "sum" else literal(bitwise_extreme(window.compute, largest=True), ctype)
     height, step = window.kernel[-2], window.stride[-2]
     line_count = (size - 1) * step + height
+    down = writer.namer.fresh("tap_h")
     taps: list[Index] = []
     columns: list[tuple[str, int]] = []  # Taps of the other dimensions.
     beside: list[tuple[Index, int | None, int | None]] = []
     source_index = list(index)
     for position, dim in enumerate(window.dims):
         if position == len(window.dims) - 2:
-            taps.append(variable("tap_h", height))
+            taps.append(variable(down, height))
             row = index[dim].substitute({"r": Index()}) * step + variable("line", line_count) - window.padding[position]
             source_index[dim] = row
             continue
-        tap = f"tap_{'dhw'[position + 3 - len(window.dims)]}"
+        tap = writer.namer.fresh(f"tap_{'dhw'[position + 3 - len(window.dims)]}")
         taps.append(variable(tap, window.kernel[position]))
         if window.kernel[position] > 1:
             columns.append((tap, window.kernel[position]))
@@ -149,11 +150,11 @@ def _fold(writer: Writer, nest: Nest, strip: Strip, size: int, sums: str) -> lis
     factor, weights = "", []
     if window.weight is not None and window.weight_index is not None:
         column = writer.namer.fresh("column")
-        writer.open(frozenset({"tap_h"}), barrier=True)
+        writer.open(frozenset({down}), barrier=True)
         element = writer.value(window.weight, window.weight_index(index, tuple(taps)))
-        writer.line(f"{column}[tap_h] = {element.text};")
-        weights = [f"{ctype} {column}[{height}];", *_unrolled("tap_h", height, writer.close())]
-        factor = f" * {column}[tap_h]"
+        writer.line(f"{column}[{down}] = {element.text};")
+        weights = [f"{ctype} {column}[{height}];", *_unrolled(down, height, writer.close())]
+        factor = f" * {column}[{down}]"
     writer.open(frozenset({"line"}), barrier=True)
     inside = writer.test_text([(row, 0, window.source.shape[window.dims[-2]])])
     value = writer.value(window.source, tuple(source_index)).text
@@ -163,7 +164,7 @@ def _fold(writer: Writer, nest: Nest, strip: Strip, size: int, sums: str) -> lis
         added = f"{sums}[r] = max_nan({value}, {sums}[r]);"
     lines = writer.close()
     lines += _unrolled("r", size, [
-        f"int const tap_h = line - r{f' * {step}' if step > 1 else ''};", f"if (tap_h >= 0 && tap_h < {height}) {{",
+        f"int const {down} = line - r{f' * {step}' if step > 1 else ''};", f"if ({down} >= 0 && {down} < {height}) {{",
         *indented([added]), "}",
     ])
     body = [*writer.close(), *weights, *_unrolled("line", line_count, _where(inside, lines))]
