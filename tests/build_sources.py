@@ -96,6 +96,7 @@ torch::Tensor twice_forward(torch::Tensor x, int64_t dim) {
     for (int64_t j = 0; j < x.size(1); ++j) y.data_ptr<float>()[i * x.size(1) + j] = 2 * in[i][j];
   auto z = torch::from_blob(y.data_ptr(), {x.size(0), x.size(1)}, x.options());
   TORCH_CHECK(z.sizes() == x.sizes() && z.stride(0) == x.size(1) && x.size(dim) >= 0 && y.use_count() == 1);
+  TORCH_CHECK(x._version() == 0);
   return z.clone();
 }
 """

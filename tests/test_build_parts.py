@@ -95,6 +95,10 @@ async def test_only_named_operators_are_declared(toolchain, tmp_path):
     assert "hm_cat" in made.definitions
     assert "conv2d" not in made.definitions
     assert "#include <string>" in made.declarations
+    assert "_version" not in made.declarations + made.definitions
+    made = operators.headers(index, "x._version()")
+    assert "int64_t _version() const;" in made.declarations
+    assert "struct _version " in made.definitions
     operators.write_headers(index, "#include <ATen/ops/matmul.h>\n", tmp_path / "out")
     assert (tmp_path / "out" / "ATen" / "ops" / "matmul.h").exists()
 
@@ -125,8 +129,7 @@ async def test_every_declared_operator_is_exported_by_libtorch(toolchain, tmp_pa
         pytest.skip("no CUDA headers")
     index = operators.load_index(toolchain.torch_include, tmp_path / "operators.json")
     (tmp_path / "hiera_ops_decl.h").write_text("#pragma once\n#include <string>\n")
-    declared = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in index.structs.items()
-                       if name not in operators.DECLARED_IN_TENSOR_H)
+    declared = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in index.structs.items())
     (tmp_path / "hiera_ops.h").write_text(f"#pragma once\nnamespace at {{ namespace _ops {{\n{declared}}} }}\n")
     table = "".join(f"(void*)&at::_ops::{name}::call,\n" for name in index.structs)
     (tmp_path / "all.cpp").write_text(f"#include <hiera_mini/all.h>\nvoid* table[] = {{\n{table}}};\n")

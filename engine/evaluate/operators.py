@@ -30,8 +30,6 @@ _METHOD = re.compile(
     r"^inline (?P<result>[^\n(]*?)Tensor::(?P<name>\w+)\((?P<arguments>[^\n]*)\) (?:const )?\{\n[^\n]*\n\}", re.M
 )
 _METHOD_DECLARATION = re.compile(r"^  (?P<result>[\w:&<>, ]*?) ?(?P<name>\w+)\([^\n]*\) (?:const)?;", re.M)
-# The light tensor.h needs them before anything is cut.
-DECLARED_IN_TENSOR_H = frozenset({"_version"})
 _STRUCT = re.compile(r"^struct TORCH_API (?P<name>\w+) \{.*?^  static (?P<call>[^\n]*? call\([^\n]*\));", re.M | re.S)
 _USED_STRUCT = re.compile(r"at::_ops::(\w+)::call")
 _OTHER_HEADERS = re.compile(r"_(?:native|cpu|cuda|meta|composite\w*|\w+_dispatch)\.h$")
@@ -214,6 +212,8 @@ def headers(index: OperatorIndex, source: str) -> Headers:
         if "cat" in words or "concat" in words:
             writer.add_cat()
     writer.add_subscript()
+    if "_version" in words:
+        writer.add_version()
     return writer.finish(source)
 
 
@@ -309,9 +309,16 @@ class _Writer:
                 )
 
     def add_subscript(self) -> None:
-        text = "inline Tensor Tensor::operator[](int64_t i) const { return at::_ops::select_int::call(*this, 0, i); }"
+        self._add_written_method("Tensor", "operator[](int64_t i) const", "at::_ops::select_int::call(*this, 0, i)")
+
+    def add_version(self) -> None:
+        """`_version`, which torch declares in TensorBase, not among the methods that it generates."""
+        self._add_written_method("int64_t", "_version() const", "at::_ops::_version::call(*this)")
+
+    def _add_written_method(self, result: str, head: str, value: str) -> None:
+        text = f"inline {result} Tensor::{head} {{ return {value}; }}"
         if self._resolve(text):
-            self._method_declarations.append("Tensor operator[](int64_t i) const;")
+            self._method_declarations.append(f"{result} {head};")
             self._definitions.append(text)
 
     def add_cat(self) -> None:
@@ -334,8 +341,7 @@ class _Writer:
         if re.search(r"half|bfloat16|BFLOAT16|HALF|AND[23]?\(", source, re.I):
             lines.append("#define HIERA_MINI_HALF 1")
         lines.append("#define HM_METHOD_DECLS " + " ".join(self._method_declarations))
-        structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items())
-                          if name not in DECLARED_IN_TENSOR_H)
+        structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items()))
         definitions = "\n".join(self._definitions)
         handles = "".join(text for name, text in self._index.handles.items() if re.search(rf"\b{name}\b", source))
         return Headers(

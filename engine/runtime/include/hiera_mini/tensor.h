@@ -45,13 +45,6 @@ constexpr ScalarType kByte = ScalarType::Byte, kChar = ScalarType::Char, kShort 
 constexpr ScalarType kUInt8 = kByte, kInt8 = kChar, kInt16 = kShort, kInt32 = kInt, kInt64 = kLong, kFloat16 = kHalf,
                      kFloat32 = kFloat, kFloat64 = kDouble;
 
-class Tensor;
-namespace _ops {
-struct _version {
-  static int64_t call(const Tensor& self);
-};
-}  // namespace _ops
-
 // Only ever passed as an empty std::optional, by operators that draw random numbers.
 class Generator {
  public:
@@ -86,7 +79,6 @@ class Tensor {
   bool defined() const { return impl_ != hm_undefined(); }
   void reset() { *this = Tensor(); }
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
-  int64_t _version() const { return _ops::_version::call(*this); }
   size_t use_count() const { return static_cast<size_t>(hm_use_count(this)); }
   int64_t dim() const { return hm_dim(this); }
   int64_t ndimension() const { return hm_dim(this); }
