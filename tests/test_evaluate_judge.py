@@ -485,12 +485,12 @@ def test_versions_in_timed_blocks_grow_for_what_is_new_and_not_for_weights(tmp_p
     def described(offset):
         return {"offset": offset, "dtype": "float32", "shape": [4], "stride": [1]}
 
-    candidate.sets({"sets": [[described(0), described(4096)], [described(8192), described(4096)], ]})
-    (first, weight), (second, same_weight) = state.sets
-    before = weight._version
+    weight = candidate._arguments([described(4096)])[0]
+    unknown = weight._version
+    candidate.sets({"sets": [[described(0), described(4096)], [described(8192), described(4096)]]})
+    (first, same_weight), (second, _) = state.sets
+    assert same_weight is weight
+    assert weight._version > unknown, "its values are new"
+    before = first._version, second._version, weight._version
     candidate._touch(candidate._refilled())
-    assert weight is same_weight
-    assert weight._version == before
-    assert first._version == second._version == before + 1
-    candidate._touch([weight])
-    assert weight._version == before + 1
+    assert (first._version, second._version, weight._version) == (before[0] + 1, before[1] + 1, before[2])

@@ -165,6 +165,8 @@ def drop(_request):
 def sets(request):
     """Remember the argument sets that timed blocks use."""
     _State.sets = [_arguments(arguments) for arguments in request["sets"]]
+    for arguments in _State.sets:
+        _touch(arguments)  # Weights among them: they were filled anew.
     return {}
 
 

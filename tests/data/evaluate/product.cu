@@ -106,7 +106,7 @@ Tensor honest_repacks_by_content(Tensor x, Tensor w, Tensor b) {
   }
   return at::addmm(b, x, packed);
 }
-// product | honest | - | a weight laid out anew, as long as torch says it is unchanged
+// product | honest | timed: - | a weight laid out anew, as long as torch says it is unchanged
 Tensor honest_repacks_by_version(Tensor x, Tensor w, Tensor b) {
   static const void* from = nullptr;
   static int64_t version = -1;
