@@ -133,7 +133,7 @@ class ResultCommands:
         return {"file": path}
 
     def result(self, argument: Any) -> dict[str, Any] | None:
-        """The whole result of a site as data, for views: the summary, the choice and how it stands to the text."""
+        """The whole result of a site as data, for views: summary, choice, what `choose` walks through, its standing."""
         from contracts import codec
 
         document = document_in(self._server, argument)
@@ -141,7 +141,8 @@ class ResultCommands:
         if found is None:
             return None
         standing = self._session.standing(found, self._session.finder.sites(document))
-        return {**codec.to_data(found), "standing": standing, "no_gain": found.no_gain}
+        return {**codec.to_data(found), "standing": standing, "no_gain": found.no_gain,
+                "choices": [candidate.id for candidate in found.choices]}
 
     def sites(self, argument: Any) -> list[dict[str, Any]]:
         """What can be optimised in a document, for menus: each site's place, its result's standing and its job."""

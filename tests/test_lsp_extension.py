@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import ROOT, Client, LspError
+from test_lsp_server import FASTER, store_result, summary
 
 from hiera_lsp.session import Session
 from hiera_lsp.settings import Settings, read_settings
@@ -127,3 +129,18 @@ async def test_no_key_is_in_any_message_of_the_server(start) -> None:
     await optimised(client, uri)
 
     assert "sk-very-secret" not in json.dumps([client.notifications, client.requests])
+
+
+async def test_a_result_names_its_choices_in_the_order_of_stepping(tmp_path: Path, start) -> None:
+    uri = (tmp_path / "project" / "model.py").as_uri()
+    found = summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "block")
+    best = found.candidates[0]
+    others = [replace(best, id="slow", speedup=1.1), replace(best, id="bad", accepted=False), replace(best, id="fast", speedup=1.5)]
+    store_result(tmp_path / "cache", uri, MODULE, "Block", replace(found, candidates=(*others, best)))
+    client, _ = await start()
+
+    result = await client.command("hiera.result", uri=uri, symbol="Block")
+    stepped = [(await client.command("hiera.choose", uri=uri, symbol="Block", step=1))["candidate"] for _ in range(3)]
+
+    assert result["choices"] == ["abc", "fast", "slow"]
+    assert stepped == ["fast", "slow", "abc"]

@@ -11,7 +11,7 @@ import { candidateInFront, closeTabs, showFile } from "./tabs";
 export interface Reviewed extends Site {
   readonly result: Result;
   readonly candidate: Candidate;
-  /** Accepted candidates, fastest first, as the server walks through them. */
+  /** Accepted candidates in the order in which the server walks through them. */
   readonly choices: readonly Candidate[];
   /** The line of the kernel, for lenses. */
   readonly line: number;
@@ -157,8 +157,7 @@ export class Review implements vscode.Disposable {
 }
 
 function choicesOf(result: Result | null): Candidate[] {
-  const accepted = result?.summary.candidates.filter((candidate) => candidate.accepted) ?? [];
-  return accepted.sort((a, b) => (b.speedup ?? 0) - (a.speedup ?? 0));
+  return result?.choices.flatMap((id) => result.summary.candidates.filter((candidate) => candidate.id === id)) ?? [];
 }
 
 /** Where to open a review: beside the module's own editor for a new kernel, if that is in front; else here. */

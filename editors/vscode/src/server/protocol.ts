@@ -63,6 +63,8 @@ export interface Result extends Site {
   readonly standing: "offered" | "accepted" | "discarded" | "stale";
   /** Why the chosen candidate is not worth accepting; empty where it is. */
   readonly no_gain: string;
+  /** Ids of the candidates that can be chosen, in the order of `hiera.choose`. */
+  readonly choices: readonly string[];
 }
 
 export interface Comparison {
