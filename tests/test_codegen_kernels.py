@@ -135,7 +135,7 @@ def test_few_long_rows_are_folded_by_several_blocks():
         (lambda x, y: ((x - y) ** 2).mean(), [torch.randn(50, 701), torch.randn(50, 701)]),
         (lambda x: F.layer_norm(x, x.shape[1:]), [torch.randn(2, 30000) + 100]),
         (lambda x: x.argmax(1), [torch.randn(3, 40000)]),
-        (lambda x: x.sum(0), [torch.randn(5000, 65)]),
+        (lambda x: x.sum(0), [torch.rand(5000, 65)]),
     ):
         run = check(function, inputs)
         assert any(".splits" in t.key for code in run.codes for t in code.tunables)

@@ -54,6 +54,18 @@ def test_replays_follow_new_values_weights_and_addresses(tmp_path):
     assert len({t.data_ptr() for got, _ in held for t in got}) == 6
 
 
+class Called(Deep):
+    def forward(self, stream, results):
+        return super().forward(stream * results)
+
+
+@needs_compiler
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("choices", [{}, GRAPH], ids=["single", "graph"])
+def test_arguments_may_be_called_as_the_host_code_calls_its_own(tmp_path, choices):
+    Lab(tmp_path).check(Called().eval(), [torch.randn(5, 20), torch.randn(5, 20)], space="cuda", choices=choices)
+
+
 def test_a_graph_is_a_choice_beside_the_default():
     inputs = [torch.randn(5, 20)]
     program, _, _ = program_of(Deep().eval(), inputs, space="cuda")

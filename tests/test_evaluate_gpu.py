@@ -39,7 +39,7 @@ async def judged(folder, entry, **measures):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=gpu) for name in ENTRIES])
-def test_entry(tmp_path, name):
+def test_gpu_entry(tmp_path, name):
     entry = ENTRIES[name]
     call_s = HANGS.get(entry.name, 10.0 if entry.checks == {"runs"} else None)
     verdict = asyncio.run(judged(tmp_path / "folder", entry, effort=TIMED if entry.timed else None, call_s=call_s))

@@ -119,8 +119,8 @@ def chosen(recipe: Recipe, choice: Tunable | None) -> bool:
 def function(contract: Contract, variant: Variant) -> str:
     """`<name>_replayed`, which takes and gives what `<name>_variant` does."""
     tensors = contract.tensor_arguments
-    taken = ", ".join(f"const torch::Tensor& {a.name}" for a in tensors)
-    names = ", ".join(a.name for a in tensors)
+    taken = ", ".join(f"const torch::Tensor& argument_{i}" for i in range(len(tensors)))
+    names = ", ".join(f"argument_{i}" for i in range(len(tensors)))
     result_type = returns_of(len(contract.outputs))
     call = f"{contract.name}_variant({', '.join(f'own[{i}]' for i in range(len(tensors)))})"
     single = len(contract.outputs) == 1
@@ -131,7 +131,7 @@ def function(contract: Contract, variant: Variant) -> str:
         "  static Recording* recordings[64] = {};",
         "  static std::mutex mutex;",
         "  const std::lock_guard<std::mutex> lock(mutex);",
-        f"  const int64_t device = {tensors[0].name}.get_device();",
+        "  const int64_t device = argument_0.get_device();",
         '  TORCH_CHECK(device >= 0 && device < 64, "device index ", device, " is out of range");',
         "  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();",
         f"  const std::vector<at::Tensor> arguments{{{names}}};",
@@ -142,7 +142,7 @@ def function(contract: Contract, variant: Variant) -> str:
         "  copy_memory(arguments, recording.arguments, stream);",
         "  recording.graph.replay();",
         "  std::vector<at::Tensor> results;",
-        *(f"  results.push_back({_fresh(spec, tensors[0].name)});" for spec in variant.outputs),
+        *(f"  results.push_back({_fresh(spec)});" for spec in variant.outputs),
         "  copy_memory(recording.results, results, stream);",
         "  C10_CUDA_CHECK(cudaEventRecord(recording.done, stream));",
         "  return results[0];" if single else "  return results;",
@@ -151,8 +151,8 @@ def function(contract: Contract, variant: Variant) -> str:
     return "\n".join(lines)
 
 
-def _fresh(spec: TensorSpec, first: str) -> str:
-    options = f"{first}.options().dtype({cpp.scalar_type(spec.dtype)})"
+def _fresh(spec: TensorSpec) -> str:
+    options = f"argument_0.options().dtype({cpp.scalar_type(spec.dtype)})"
     return f"at::empty_strided({cpp.sizes(spec.shape)}, {cpp.sizes(spec.stride)}, {options})"
 
 

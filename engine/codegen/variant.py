@@ -96,9 +96,9 @@ class _VariantWriter:
         self.recipe, self.device = recipe, device
         self.result = VariantText()
         self.tensors = contract.tensor_arguments
-        self.names = cpp.Names({a.name for a in contract.arguments} | {"stream"})
+        self.names = cpp.Names()
         for value, argument in zip(graph.inputs, self.tensors, strict=True):
-            self.names.reserve(value, argument.name)
+            self.names.reserve(value, self.names.fresh(argument.name))
         self.layouts: dict[str, TensorSpec] = dict(graph.values)
         self.device_code: list[str] = []
         self.lines: list[str] = []
@@ -127,7 +127,8 @@ class _VariantWriter:
                 self._release(index, step, last_use)
         self._write_results()
         parameters = ", ".join(
-            f"{'torch::Tensor&' if a.mutable else 'const torch::Tensor&'} {a.name}" for a in self.tensors
+            f"{'torch::Tensor&' if a.mutable else 'const torch::Tensor&'} {self.names(value)}"
+            for value, a in zip(self.graph.inputs, self.tensors, strict=True)
         )
         result_type = returns_of(len(self.contract.outputs))
         stream = (
@@ -320,7 +321,9 @@ class _VariantWriter:
     # Memory
 
     def _options(self) -> str:
-        return f"{self.tensors[0].name}.options()" if self.tensors else "at::TensorOptions().device(at::kCUDA)"
+        if not self.tensors:
+            return "at::TensorOptions().device(at::kCUDA)"
+        return f"{self.names(self.graph.inputs[0])}.options()"
 
     def _known(self, names: Sequence[str]) -> dict[str, TensorSpec]:
         return {name: self.layouts[name] for name in names}
