@@ -36,10 +36,9 @@ class ResultCommands:
 
     async def accept(self, argument: Any) -> dict[str, Any]:
         """Apply the chosen candidate by an edit of the client's: → `{applied, reason?}`."""
-        document, result = self._acceptable(argument)
-        if document.is_cuda:
-            self._session.results.update(result, applied_hash=edits.accepted_hash(document, result))
-        elif not self._session.client.create_files:
+        document, site, result = self._acceptable(argument)
+        self._session.results.update(result, applied_hash=edits.accepted_hash(document, site, result))
+        if not document.is_cuda and not self._session.client.create_files:
             folder = edits.output_folder(self._session, document, result)
             self._write(folder, edits.folder_texts(result))
             return {**self.accepted(argument), "folder": str(folder)}
@@ -47,8 +46,7 @@ class ResultCommands:
 
     async def use(self, argument: Any) -> dict[str, Any]:
         """Put the kernel in place by two lines and `kernel.py`: → `{applied, reason?}`."""
-        document, result = self._acceptable(argument)
-        _, site = site_in(self._server, self._session, argument)
+        document, site, result = self._acceptable(argument)
         if site.kind == "cuda" or result.candidate is None:
             raise InputError("only a Python module or function can use a kernel", hint="accept it instead")
         edit, after = use_kernel.use_edit(self._session, document, site, result)
@@ -154,24 +152,25 @@ class ResultCommands:
         result = self._session.live_result(document.uri, site.symbol)
         candidate = result.candidate if result is not None else None
         job = self._session.jobs.at(Site(document.uri, site.symbol))
+        standing = self._session.standing(result, found) if result is not None else None
         return {
             "uri": document.uri, "symbol": site.symbol, "kind": site.kind,
             "firstLine": site.span.start_line, "nameLine": site.name_span.start_line, "lastLine": site.span.end_line,
-            "standing": self._session.standing(result, found) if result is not None else None,
-            "used": bool(result is not None and result.applied_hash),
+            "standing": standing,
+            "used": bool(result is not None and result.applied_hash and standing == "accepted"),
             "chosen": candidate.id if candidate is not None else None,
             "headline": texts.lens_title(result, stale=False) if result is not None else "",
             "jobId": job.id if job is not None else None,
         }
 
-    def _acceptable(self, argument: Any) -> tuple[Document, Result]:
+    def _acceptable(self, argument: Any) -> tuple[Document, EditorSite, Result]:
         document, site = site_in(self._server, self._session, argument)
         result = result_in(self._session, argument)
         if self._session.standing(result, self._session.finder.sites(document)) == "stale":
             raise InputError(f"{site.symbol} changed since it was measured", hint="re-verify the kernel first")
         if result.no_gain:
             raise InputError(f"nothing to accept: {result.no_gain}", hint="choose another candidate, or search further")
-        return document, result
+        return document, site, result
 
     async def _apply(self, argument: Any, edit: types.WorkspaceEdit, what: str, result: Result) -> dict[str, Any]:
         if not self._session.client.apply_edit:

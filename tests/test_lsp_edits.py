@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import subprocess
 import sys
@@ -198,6 +199,36 @@ async def test_using_the_kernel_is_two_lines_and_one_undo(tmp_path: Path, start,
     client.undo(uri)
     assert client.texts[uri].encode() == path.read_bytes()
     assert await standing(client, uri, "Block") == "offered"
+
+
+@pytest.mark.parametrize("name", list(CLIENTS))
+async def test_a_use_that_was_undone_does_not_stand_in_the_way_of_accepting(tmp_path: Path, start, name: str) -> None:
+    path = module_file(tmp_path)
+    client, uri = await start(path, CLIENTS[name])
+    await client.command("hiera.use", uri=uri, symbol="Block")
+    (used,) = await client.command("hiera.sites", uri=uri)
+    client.undo(uri)
+    (undone,) = await client.command("hiera.sites", uri=uri)
+    client.created.clear()
+    await client.command("hiera.accept", uri=uri, symbol="Block")
+    lenses = await client.request("textDocument/codeLens", {"textDocument": {"uri": uri}})
+
+    assert (used["standing"], used["used"]) == ("accepted", True)
+    assert (undone["standing"], undone["used"]) == ("offered", False)
+    assert [lens["command"]["command"] for lens in lenses] == ["hiera.explain", "hiera.use"]
+
+
+async def test_listing_whole_actions_changes_nothing(tmp_path: Path, start) -> None:
+    """A client that cannot resolve gets its actions whole, and may take none of them."""
+    whole = copy.deepcopy(FULL)
+    del whole["textDocument"]["codeAction"]["resolveSupport"]
+    path = module_file(tmp_path)
+    client, uri = await start(path, whole)
+    await client.command("hiera.accept", uri=uri, symbol="Block")
+    actions = await client.actions(uri, LINE)
+
+    assert await standing(client, uri, "Block") == "accepted"
+    assert next(a for a in actions if a["title"].startswith("Use"))["command"]["command"] == "hiera.use"
 
 
 CHECKS = """

@@ -82,18 +82,18 @@ def resolve(session: Session, document: Document, action: types.CodeAction) -> t
 def _resolve_edit(
     session: Session, document: Document, site: EditorSite, result: Result, action: types.CodeAction
 ) -> None:
-    """Put the edit into the action where the client can apply it; else a command that does it."""
+    """Put the edit into the action where the client asks for it when it is chosen; else a command that does it."""
     do = action.data["do"]  # type: ignore[index]
-    if not session.client.create_files and site.kind != "cuda":
+    resolves = session.client.resolve_edit or session.client.resolve_command
+    if site.kind != "cuda" and not (session.client.create_files and resolves):
         action.command = _command(action.title, f"hiera.{do}", document, site.symbol)
         return
     if do == "accept":
-        action.edit, after = edits.accept_edit(session, document, result), edits.accepted_hash(document, result)
+        action.edit, after = edits.accept_edit(session, document, result), edits.accepted_hash(document, site, result)
     else:
         action.edit, after = use_kernel.use_edit(session, document, site, result)
-    if after:
-        # Known beforehand: the client tells of the changed text before it runs the command, if it runs it at all.
-        session.results.update(result, applied_hash=after)
+    # Known beforehand: the client tells of the changed text before it runs the command, if it runs it at all.
+    session.results.update(result, applied_hash=after)
     action.command = _command(action.title, "hiera.accepted", document, site.symbol)
 
 

@@ -70,9 +70,12 @@ def accepted_text(document: Document, result: Result) -> str:
     return new_text.replace("\n", newline_of(document.source))
 
 
-def accepted_hash(document: Document, result: Result) -> str:
-    """The site's hash once the candidate is in the document's text; empty for a module, whose text stays."""
-    return text_hash(accepted_text(document, result)) if document.is_cuda else ""
+def accepted_hash(document: Document, site: EditorSite, result: Result) -> str:
+    """The site's hash once the candidate is accepted, where the kernel is in the document's text then; else empty."""
+    if document.is_cuda:
+        return text_hash(accepted_text(document, result))
+    # A module's text stays: an earlier use of the kernel that was undone counts no more.
+    return result.applied_hash if result.applied_hash == site.text_hash else ""
 
 
 def insert_inputs(session: Session, document: Document, site: EditorSite) -> types.WorkspaceEdit:
