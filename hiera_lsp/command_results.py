@@ -29,7 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 class ResultCommands:
-    """Commands that show a result or put it into the user's files. Every argument is one object: `{uri, symbol}`."""
+    """Commands that show a result or put it into the user's files. Every argument is one object: `{uri, symbol}`.
+
+    With `run` they are refused where the result is another run's by now; `accept` and `use` take a `candidate` too.
+    """
 
     def __init__(self, server: HieraServer, session: Session, publisher: Publisher) -> None:
         self._server, self._session, self._publisher = server, session, publisher
@@ -166,6 +169,9 @@ class ResultCommands:
     def _acceptable(self, argument: Any) -> tuple[Document, EditorSite, Result]:
         document, site = site_in(self._server, self._session, argument)
         result = result_in(self._session, argument)
+        if argument.get("candidate") not in (None, result.chosen):
+            self.choose(argument)
+            result = result_in(self._session, argument)
         if self._session.standing(result, self._session.finder.sites(document)) == "stale":
             raise InputError(f"{site.symbol} changed since it was measured", hint="re-verify the kernel first")
         if result.no_gain:

@@ -40,13 +40,18 @@ def site_in(server: HieraServer, session: Session, argument: Any) -> tuple[Docum
 
 
 def result_in(session: Session, argument: Any) -> Result:
-    """The result of the site that the argument names."""
+    """The result of the site that the argument names; with `run`, only while it is that run's.
+
+    A client that shows a candidate names what it shows, so that nothing else is taken for it.
+    """
     if not isinstance(argument, dict):
         raise InputError("the command's argument has no uri", hint="pass {uri, symbol}")
     symbol = str(argument.get("symbol"))
     result = session.results.at(Site(str(argument.get("uri")), symbol))
     if result is None:
         raise InputError(f"{symbol} has no result", hint="run Optimize kernel first")
+    if argument.get("run") not in (None, result.summary.run):
+        raise InputError(f"{symbol} has another result by now", hint="open the review again")
     return result
 
 

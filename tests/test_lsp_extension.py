@@ -144,3 +144,21 @@ async def test_a_result_names_its_choices_in_the_order_of_stepping(tmp_path: Pat
 
     assert result["choices"] == ["abc", "fast", "slow"]
     assert stepped == ["fast", "slow", "abc"]
+
+
+async def test_what_is_accepted_is_what_the_review_shows(tmp_path: Path, start) -> None:
+    uri = (tmp_path / "project" / "model.py").as_uri()
+    found = summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "block")
+    other = replace(found.candidates[0], id="other", speedup=1.1)
+    store_result(tmp_path / "cache", uri, MODULE, "Block", replace(found, candidates=(*found.candidates, other)))
+    client, _ = await start()
+    shown = {"uri": uri, "symbol": "Block", "run": found.run, "candidate": "other"}
+
+    for command in ("hiera.accept", "hiera.use", "hiera.discard", "hiera.choose"):
+        with pytest.raises(LspError, match="Block has another result by now .*open the review again"):
+            await client.command(command, **{**shown, "run": "an-older-run"})
+    with pytest.raises(LspError, match="candidate gone was not accepted"):
+        await client.command("hiera.accept", **{**shown, "candidate": "gone"})
+    await client.command("hiera.accept", **shown)
+
+    assert (await client.command("hiera.result", uri=uri, symbol="Block"))["chosen"] == "other"
