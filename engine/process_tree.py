@@ -19,8 +19,8 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def descendants(root: int) -> list[int]:
-    """Processes below `root`, children before grandchildren; empty where there is no /proc."""
+def descendants(root: int, spared: Collection[int] = ()) -> list[int]:
+    """Processes below `root` but those `spared` and below them, parents first; empty where there is no /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -32,15 +32,15 @@ def descendants(root: int) -> list[int]:
     found: list[int] = []
     waiting = [root]
     while waiting:
-        below = children.get(waiting.pop(), [])
+        below = [pid for pid in children.get(waiting.pop(), []) if pid not in spared]
         found += below
         waiting += below
     return found
 
 
 def kill_tree(root: int, *, with_root: bool = True, spared: Collection[int] = ()) -> None:
-    """Kill a process and everything below it but those `spared`. What is gone already is no error."""
-    pids = [pid for pid in descendants(root) if pid not in spared]
+    """Kill a process and everything below it but those `spared` and below them. What is gone already is no error."""
+    pids = descendants(root, spared)
     if with_root:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(root, signal.SIGKILL)

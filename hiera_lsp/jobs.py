@@ -104,6 +104,11 @@ class Jobs:
         """Jobs at work, oldest first."""
         return tuple(self._running.values())
 
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Ids of the jobs' processes."""
+        return tuple(job.process.pid for job in self.running if job.process is not None)
+
     def at(self, site: Site) -> RunningJob | None:
         """The job at work on `site`."""
         return self._running.get(site.key)

@@ -16,6 +16,7 @@ from pygls.exceptions import JsonRpcInvalidParams
 from pygls.lsp.server import LanguageServer
 
 from contracts.errors import HieraError
+from engine.process_tree import kill_tree
 from hiera_lsp import __version__, configuration, transport
 from hiera_lsp.commands import Commands
 from hiera_lsp.documents import document_of
@@ -105,9 +106,15 @@ async def _serve(server: HieraServer, own_input: BinaryIO, output: BinaryIO) -> 
 
 def _leave(server: HieraServer) -> NoReturn:
     """End now, whatever thread still waits for something: 0 after a shutdown request, else 1."""
-    server.session.jobs.leave_all()
+    _end_children(server)
     sys.stderr.flush()
     os._exit(0 if server.protocol.is_shut_down else 1)
+
+
+def _end_children(server: HieraServer) -> None:
+    """Let the jobs end by themselves, and kill what else commands have started: the check of a machine takes long."""
+    server.session.jobs.leave_all()
+    kill_tree(os.getpid(), with_root=False, spared=server.session.jobs.processes)
 
 
 def _lifecycle(server: HieraServer) -> None:
@@ -140,7 +147,7 @@ def _lifecycle(server: HieraServer) -> None:
 
     @server.feature(types.SHUTDOWN)
     def on_shutdown(_params: Any = None) -> None:
-        session.jobs.leave_all()
+        _end_children(server)
 
 
 def _warm() -> None:

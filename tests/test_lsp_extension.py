@@ -155,7 +155,7 @@ async def test_what_is_accepted_is_what_the_review_shows(tmp_path: Path, start) 
     shown = {"uri": uri, "symbol": "Block", "run": found.run, "candidate": "other"}
 
     for command in ("hiera.accept", "hiera.use", "hiera.discard", "hiera.choose"):
-        with pytest.raises(LspError, match="Block has another result by now .*open the review again"):
+        with pytest.raises(LspError, match=r"Block has another result by now .*open the review again"):
             await client.command(command, **{**shown, "run": "an-older-run"})
     with pytest.raises(LspError, match="candidate gone was not accepted"):
         await client.command("hiera.accept", **{**shown, "candidate": "gone"})

@@ -255,6 +255,34 @@ async def test_the_end_of_the_server_ends_its_jobs(start, how: str) -> None:
     await until_gone(pids, 5)
 
 
+@pytest.mark.parametrize("how", ["shutdown", "closed"])
+async def test_the_end_of_the_server_ends_a_check_of_the_machine_and_spares_its_jobs(start, tmp_path: Path, how: str) -> None:
+    seen = tmp_path / "seen"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ > '{seen}'\nexec sleep 60\n")
+    python.chmod(0o755)
+    client, uri, path = await start("Orphan", settings={"worker.interpreter": str(python)})
+    await client.command("hiera.optimize", uri=uri, symbol="Orphan")
+    await client.wait_for(lambda: path.with_suffix(".pid").exists() and client.progress("begin"))
+    checking = asyncio.create_task(client.command("hiera.doctor", uri=uri))
+    async with asyncio.timeout(60):
+        while not (seen.exists() and seen.read_text()):  # noqa: ASYNC110 - a file appears.
+            await asyncio.sleep(0.05)
+    if how == "shutdown":
+        await client.request("shutdown", None)
+    else:
+        client.process.stdin.close()
+        await asyncio.wait_for(client.process.wait(), 5)
+    await until_gone([int(seen.read_text())], 5)
+    with pytest.raises((LspError, ConnectionError)):
+        await checking
+    # This job does not listen. One that does has time to keep what it has.
+    job = [int(word) for word in path.with_suffix(".pid").read_text().split()]
+    assert all(alive(pid) for pid in job)
+    for pid in job:
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system does not tell of a process that ends")
 async def test_a_killed_editor_leaves_nothing_even_where_its_pipes_stay_open(tmp_path: Path) -> None:
     path, seen, tests = tmp_path / "model.py", tmp_path / "seen", Path(__file__).parent
