@@ -14,7 +14,15 @@ WORKER = str(Path(__file__).resolve().parent.parent / "engine" / "worker")
 if "_hiera_worker" not in sys.modules:
     load_package(WORKER)
 
-from _hiera_worker import candidate, judge_change, judge_compare, judge_inputs, judge_reference, slabs  # noqa: E402
+from _hiera_worker import (  # noqa: E402
+    blocks,
+    candidate,
+    judge_change,
+    judge_compare,
+    judge_inputs,
+    judge_reference,
+    slabs,
+)
 
 CPU = torch.device("cpu")
 NOT_FINITE = {"not a number", "infinite", "minus infinity"}
@@ -494,3 +502,46 @@ def test_versions_in_timed_blocks_grow_for_what_is_new_and_not_for_weights(tmp_p
     before = first._version, second._version, weight._version
     candidate._touch(candidate._refilled())
     assert (first._version, second._version, weight._version) == (before[0] + 1, before[1] + 1, before[2])
+
+
+def holding(tmp_path, monkeypatch):
+    """A candidate's process before its extension is loaded."""
+    state = candidate._Held()
+    monkeypatch.setattr(candidate, "_State", state)
+    state.device, state.clock = CPU, blocks.Clock(CPU)
+    state.slab, state.out = (slabs.Slab.create(str(tmp_path / name), 1 << 16, CPU) for name in ("arguments", "outputs"))
+    return state
+
+
+def test_an_error_that_a_call_leaves_behind_is_told_before_torch_raises_it(tmp_path, monkeypatch):
+    state, pending = holding(tmp_path, monkeypatch), []
+
+    def entry():
+        pending.append("invalid argument")
+        return torch.ones(4)
+
+    def copy_out(outputs, places):
+        # As torch's copy on a GPU: its last line asks for the pending error and raises it.
+        if pending:
+            raise RuntimeError("CUDA error: " + pending.pop())
+        return [True]
+
+    state.entry = entry
+    monkeypatch.setattr(candidate, "_last_error", lambda: (1, pending.pop()) if pending else (0, ""))
+    monkeypatch.setattr(candidate, "_copy_out", copy_out)
+    reply = candidate.call({"arguments": [], "outputs": [], "seed": 1})
+    assert (reply["error"], reply["copied"]) == ("invalid argument", [True])
+
+
+def test_a_timed_block_begins_with_the_memory_of_the_last_one(tmp_path, monkeypatch):
+    state, seen = holding(tmp_path, monkeypatch), []
+
+    def entry():
+        seen.append(len(state.held))
+        return torch.ones(4)
+
+    state.entry, state.sets = entry, [[], []]
+    for _ in range(2):
+        candidate.block({"order": [0, 1], "seed": 1})
+        assert len(state.held) == 2
+    assert seen == [0, 0, 0, 0]
