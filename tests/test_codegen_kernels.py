@@ -62,6 +62,32 @@ def test_nan_and_infinity_behave_as_in_torch():
     check(every, [x, x.flip(1).contiguous()], everything_fused=False)
 
 
+@pytest.mark.parametrize("length", [2, 64, 50000], ids=["at once", "in registers", "by several blocks"])
+def test_rows_with_infinities_end_as_in_torch(length):
+    def every(x):
+        return (F.softmax(x, 1), F.log_softmax(x, 1), torch.logsumexp(x, 1), x - torch.logsumexp(x, 1, keepdim=True))
+
+    x = torch.randn(6, length, generator=torch.Generator().manual_seed(9))
+    infinite, nothing = float("inf"), float("nan")
+    x[0, 1], x[1], x[2, 0], x[3, 0] = infinite, -infinite, nothing, -infinite
+    x[4, 0], x[4, 1], x[5, 0], x[5, 1] = infinite, -infinite, infinite, nothing
+    check(every, [x])
+
+
+def test_a_window_without_a_larger_value_gives_its_first_place():
+    x = torch.full((1, 2, 6, 6), -float("inf"))
+    x[0, 0, 3:, 3:] = 1
+    check(lambda x: F.max_pool2d(x, 3, stride=2, padding=1, return_indices=True), [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_integers_at_their_limits(dtype):
+    limits = torch.iinfo(dtype)
+    bits = torch.tensor([b for b in (0, 1, 7, 8, 15, 16, 31, 32, 63, 64, 100, -1) if b >= limits.min], dtype=dtype)
+    x = torch.tensor([limits.min, limits.max, 1, 5], dtype=dtype)[:, None]
+    check(lambda x, bits: (x << bits, x >> bits, x.clamp(min=limits.min), x.clamp(max=limits.max)), [x, bits])
+
+
 def test_views_fold_into_index_arithmetic():
     def every(x):
         a, b = x.chunk(2, dim=1)

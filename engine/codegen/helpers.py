@@ -161,6 +161,14 @@ __device__ __forceinline__ T remainder_integer(T a, T b) {
     return result;
 }
 """),
+    "shift_left": ((), _HEAD + """T shift_left(T x, T bits) {  // Nothing is left after as many bits as there are.
+    return bits < 0 || bits >= T(8 * sizeof(T)) ? T(0) : static_cast<T>(static_cast<uint64_t>(x) << bits);
+}
+"""),
+    "shift_right": ((), _HEAD + """T shift_right(T x, T bits) {  // The sign is left after as many bits as there are.
+    return bits < 0 || bits >= T(8 * sizeof(T)) ? T(x < 0 ? -1 : 0) : static_cast<T>(x >> bits);
+}
+"""),
     "replace_nonfinite": ((), _HEAD + """T replace_nonfinite(T x, T nan, T positive, T negative) {
     return x != x ? nan : (isinf(x) ? (x > T(0) ? positive : negative) : x);
 }

@@ -115,6 +115,10 @@ struct MaxSum {
         sum = grows ? sum * smaller_term + T(1) : sum + smaller_term;
         largest = grows ? value : largest;
     }
+
+    // Both as one pass after the other would find them: not a number where a value is, the sum also at inf - inf.
+    __device__ __forceinline__ T top() const { return sum != sum ? sum : largest; }
+    __device__ __forceinline__ T total() const { return sum + (largest - largest); }
 };
 
 template <class T>

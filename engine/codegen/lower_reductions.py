@@ -157,7 +157,10 @@ def log_sum_exp(source: Prim, dims: Sequence[int], name: str, *, keepdim: bool) 
         return reduced(source, "sum", dims, name, keepdim=keepdim)
     largest, total = parts_of(source, "max_sum", dims, name, parts=("largest", "sum"), keepdim=keepdim)
     log = elementwise(f"{name}_log", "log", total, dtype=source.dtype)
-    return elementwise(name, "add", log, largest, dtype=source.dtype)
+    finite = elementwise(f"{name}_finite", "add", log, largest, dtype=source.dtype)
+    infinite = Map(name=f"{name}_infinite", dtype="bool", shape=largest.shape, op="isinf", args=(largest,),
+                   compute=source.dtype)
+    return elementwise(name, "where", infinite, largest, finite, dtype=source.dtype)
 
 
 @lowers("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax", "softmin")

@@ -62,7 +62,7 @@ REDUCTIONS: dict[str, Reduction] = {
         fields={"count": "T", "mean": "T", "squares": "T"},
     ),
     "max_sum": Reduction(
-        join="JoinMaxSum", helpers=("MaxSum",), kind="max_sum", parts={"largest": "largest", "sum": "sum"},
+        join="JoinMaxSum", helpers=("MaxSum",), kind="max_sum", parts={"largest": "top()", "sum": "total()"},
         fields={"largest": "T", "sum": "T"},
     ),
 }

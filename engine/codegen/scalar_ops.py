@@ -50,10 +50,6 @@ def _call(name: str) -> Builder:
     return lambda ctype, *x: f"{name}({', '.join(x)})"  # noqa: ARG005
 
 
-def _infix(sign: str) -> Builder:
-    return lambda ctype, a, b: _narrow(ctype, f"{a} {sign} {b}")
-
-
 def _compare(sign: str) -> Builder:
     return lambda ctype, a, b: f"{a} {sign} {b}"  # noqa: ARG005
 
@@ -346,8 +342,8 @@ SCALAR_OPS: dict[str, ScalarOp] = {
     "bitwise_and": _two(_bitwise("&", "&&")),
     "bitwise_or": _two(_bitwise("|", "||")),
     "bitwise_xor": _two(_bitwise("^", "!=")),
-    "bitwise_left_shift": _two(_infix("<<")),
-    "bitwise_right_shift": _two(_infix(">>")),
+    "bitwise_left_shift": _two(_call("shift_left"), helpers=("shift_left",)),
+    "bitwise_right_shift": _two(_call("shift_right"), helpers=("shift_right",)),
 }
 
 # Other names of the same operators.

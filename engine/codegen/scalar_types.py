@@ -80,7 +80,9 @@ def literal(value: float | bool, ctype: str) -> str:
     whole = int(value)
     if ctype == "int64_t":
         return "INT64_MIN" if whole == -(2**63) else f"{whole}L"
-    return str(whole) if ctype == "int32_t" else f"{ctype}({whole})"
+    if ctype == "int32_t":
+        return "INT32_MIN" if whole == -(2**31) else str(whole)
+    return f"{ctype}({whole})"
 
 
 def bitwise_extreme(dtype: str, *, largest: bool) -> float | int:

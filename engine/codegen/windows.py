@@ -22,7 +22,7 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     worst = literal(bitwise_extreme(prim.compute, largest=True), ctype)
     lines = [f"{ctype} {name} = {literal(0, ctype) if prim.kind == 'sum' else worst};"]
     if at_name:
-        lines.append(f"int64_t {at_name} = 0;")
+        lines.append(f"int64_t {at_name} = -1;")
     taps: list[Index] = []
     places: list[Index] = []
     loops: list[str] = []
@@ -56,7 +56,8 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
             flat = Index()
             for dim, place in zip(prim.dims, places, strict=True):
                 flat = flat * prim.source.shape[dim] + place
-            better = f"{value.text} > {name} || {value.text} != {value.text}"
+            # The first place counts even where nothing is larger than the start.
+            better = f"{value.text} > {name} || {value.text} != {value.text} || {at_name} < 0"
             writer.line(f"if ({better}) {{ {name} = {value.text}; {at_name} = {flat}; }}")
     body = writer.close()
     unroll = _product(prim.kernel) <= 32
