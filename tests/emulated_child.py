@@ -73,6 +73,7 @@ def _stencil(x, y):
 REFERENCES = {
     "elementwise": _elementwise,
     "row_sum": lambda x, y: (x * y).sum(-1),
+    "cluster_softmax": lambda x, y: (x + y).softmax(-1),
     "softmax": lambda x, y: (x.float() + y.float()).softmax(-1).to(x.dtype),
     "matmul_tiled": lambda x, y: x @ y,
     "stencil": _stencil,
@@ -94,6 +95,7 @@ def _inputs(case):
         "elementwise": [(r(1000, 33), r(1000, 33)), (r(7), r(7))],
         "row_sum": [(r(40, 1000), r(40, 1000)), (r(3, 77).double(), r(3, 77).double())],
         "softmax": [(t(r(9, 300)), t(r(9, 300))) for t in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)],
+        "cluster_softmax": [(r(5, 1001), r(5, 1001)), (r(2, 3), r(2, 3))],
         "matmul_tiled": [(r(50, 70), r(70, 33)), (r(64, 64), r(64, 64))],
         "stencil": [(r(50, 70).double(), r(5, 5).double())],
         "transpose": [(r(3, 40, 65), r(1))],

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("forward", &checked, "adds"); }
 """
 # name, number of input pairs, largest absolute error
 CASES = [
-    ("elementwise", 2, 1e-6), ("row_sum", 2, 1e-4), ("softmax", 3, 2e-3), ("matmul_tiled", 2, 1e-4), ("stencil", 1, 1e-12),
+    ("elementwise", 2, 1e-6), ("row_sum", 2, 1e-4), ("softmax", 3, 2e-3), ("cluster_softmax", 2, 1e-6),
+    ("matmul_tiled", 2, 1e-4), ("stencil", 1, 1e-12),
     ("transpose", 1, 0), ("atomics", 1, 1e-9), ("warp_lanes", 1, 1e-5), ("wmma", 1, 1e-3), ("half_arithmetic", 1, 0.02),
     ("cublas", 1, 1e-4), ("cublaslt", 1, 1e-4), ("aten", 1, 1e-5), ("host_checks", 1, 0),
 ]
@@ -85,6 +87,37 @@ __global__ void beyond(float* out) {
     out[threadIdx.x] = row[threadIdx.x];
 }
 LAUNCH(beyond, <<<1, 64, 32 * sizeof(float)>>>(out.data_ptr<float>()))""",
+    "cluster too early": """
+__global__ void early(float* out) {
+    __shared__ float own;
+    const auto cluster = cooperative_groups::this_cluster();
+    own = 1.0f;
+    out[threadIdx.x] = *cluster.map_shared_rank(&own, 1);
+    cluster.sync();
+}
+LAUNCH(early, CLUSTERS(4, 2))""",
+    "cluster too late": """
+__global__ void late(float* out) {
+    __shared__ float own;
+    const auto cluster = cooperative_groups::this_cluster();
+    own = 1.0f;
+    cluster.sync();
+    out[threadIdx.x] = *cluster.map_shared_rank(&own, 1 - cluster.block_rank());
+}
+LAUNCH(late, CLUSTERS(4, 2))""",
+    "cluster of part": """
+__global__ void part(float* out) {
+    const auto cluster = cooperative_groups::this_cluster();
+    if (threadIdx.x < 40) cluster.sync();
+    else __syncthreads();
+}
+LAUNCH(part, CLUSTERS(4, 2))""",
+    "broken cluster": """
+__global__ void nothing(float* out) {}
+LAUNCH(nothing, CLUSTERS(5, 2))""",
+    "wide cluster": """
+__global__ void nothing(float* out) {}
+LAUNCH(nothing, CLUSTERS(16, 16))""",
     "unwritten shared": """
 __global__ void unwritten(float* out) {
     extern __shared__ float row[];
@@ -97,12 +130,23 @@ LAUNCH(unwritten, <<<1, 32, 256>>>(out.data_ptr<float>()))""",
 }
 
 
+CLUSTERS = """{{ cudaLaunchAttribute cluster; cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = {size}; cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {{}}; config.gridDim = dim3({blocks}); config.blockDim = dim3(64);
+    config.attrs = &cluster; config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, {callee}, out.data_ptr<float>()); }}"""
+
+
 def broken(name: str) -> str:
     kernel, _, launch = BROKEN[name].strip().partition("\nLAUNCH(")
-    callee, _, rest = launch.partition(", ")
+    callee, _, rest = launch.removesuffix(")").partition(", ")
+    call = f"{callee}{rest}"
+    if found := re.fullmatch(r"CLUSTERS\((\d+), (\d+)\)", rest):
+        call = CLUSTERS.format(callee=callee, blocks=found[1], size=found[2])
+        kernel = f"\n#include <cooperative_groups.h>\n{kernel}"
     return (
         f"{kernel}\n#include <torch/extension.h>\ntorch::Tensor forward(torch::Tensor x, torch::Tensor) {{\n"
-        f"    auto out = torch::zeros_like(x);\n    {callee}{rest.removesuffix(')')};\n    return out;\n}}\n"
+        f"    auto out = torch::zeros_like(x);\n    {call};\n    return out;\n}}\n"
     )
 
 
@@ -187,6 +231,11 @@ def test_missing_barrier_shows_as_a_difference_between_the_orders(lab):
         ("too many threads", ("kernel nothing", "more than 1024 threads", "block (2048,1,1)")),
         ("shared without opt-in", ("cudaFuncSetAttribute",)),
         ("beyond shared", ("kernel beyond", "wrote at byte 128", "gives it 128 bytes")),
+        ("cluster too early", ("block (0,0,0) reaches into", "of its cluster of 2", "may not run yet: cluster.sync()")),
+        ("cluster too late", ("block (1,0,0) reaches into", "may have ended: cluster.sync()")),
+        ("cluster of part", ("24 of 64 live threads wait at __syncthreads and 40 at a cluster's barrier",)),
+        ("broken cluster", ("the grid is no multiple of the cluster (2,1,1)", "grid (5,1,1)")),
+        ("wide cluster", ("clusters of more than 8 blocks need cudaFuncAttributeNonPortableClusterSizeAllowed",)),
     ],
 )
 def test_rule_breaker_is_told_where(lab, name, parts):

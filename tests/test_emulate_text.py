@@ -67,7 +67,9 @@ def test_launch_without_end_is_refused_with_its_line():
     [
         ('asm volatile("mov.u32 %0, %laneid;" : "=r"(x));', "inline PTX"),
         ("#include <cub/cub.cuh>", "CUB, Thrust or libcu++"),
-        ("cg::this_grid().sync();", "grid or cluster synchronisation"),
+        ("cg::this_grid().sync();", "grid synchronisation"),
+        ("__global__ void __cluster_dims__(4, 1, 1) k();", "cluster sizes in a kernel's declaration"),
+        ("cudaLaunchKernelExC(&config, (void*)k, arguments);", "cooperative or untyped launches"),
         ("cudaGraphLaunch(g, s);", "CUDA graphs"),
         ("__nv_fp8_e4m3 x;", "8-bit floating point"),
         ("cudnnConvolutionForward(h);", "cuDNN"),

@@ -35,8 +35,10 @@ _BLOCKERS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("CUTLASS or CuTe", r"#\s*include\s*[<\"](?:cute|cutlass)/"),
         ("cuDNN", r"#\s*include\s*[<\"]cudnn|\bcudnn[A-Z]\w*\s*\("),
         ("cuFFT, cuRAND, cuSPARSE or cuSOLVER", r"#\s*include\s*[<\"]cu(?:fft|rand|sparse|solver)|\bcurand\w*\s*\("),
-        ("grid or cluster synchronisation", r"\bthis_(?:grid|cluster)\b|\b(?:grid|cluster)_group\b"),
-        ("cooperative launches", r"\bcudaLaunch(?:CooperativeKernel|KernelEx)\w*"),
+        ("grid synchronisation", r"\bthis_grid\b|\bgrid_group\b"),
+        # The emulator learns a cluster's size from the launch.
+        ("cluster sizes in a kernel's declaration", r"\b__cluster_dims__\b"),
+        ("cooperative or untyped launches", r"\bcudaLaunch(?:CooperativeKernel|KernelExC)\w*"),
         ("coalesced groups", r"\bcoalesced_threads\s*\(|\bbinary_partition\b|\blabeled_partition\b"),
         ("CUDA graphs", r"\bcudaGraph\w+|\bcudaStreamBeginCapture\b"),
         # Kernels are recorded and replayed; what runs inside a library is not.

@@ -1,5 +1,5 @@
-// cooperative_groups for a block and for tiles of up to 32 lanes. Grid and cluster groups need blocks
-// that run together, which the emulator has not.
+// cooperative_groups for a cluster, a block and for tiles of up to 32 lanes. Grid groups need all blocks to run
+// together, which the emulator has not.
 #pragma once
 #include <hiera_emu/all.h>
 
@@ -36,6 +36,29 @@ public:
     static dim3 group_dim() { return blockDim; }
 };
 inline thread_block this_thread_block() { return {}; }
+
+class cluster_group {
+public:
+    static void sync(int line = __builtin_LINE()) { hiera_emu::wait_at_cluster("cluster.sync", line); }
+    static unsigned block_rank() { return cluster().rank(); }
+    static unsigned num_blocks() { return cluster().size(); }
+    static dim3 dim_blocks() { return cluster().shape(); }
+    static dim3 block_index() {
+        const dim3 shape = dim_blocks();
+        return {blockIdx.x % shape.x, blockIdx.y % shape.y, blockIdx.z % shape.z};
+    }
+    static unsigned thread_rank() { return block_rank() * emulated::block_size() + emulated::rank_in_block(); }
+    static unsigned num_threads() { return num_blocks() * emulated::block_size(); }
+    static unsigned size() { return num_threads(); }
+    template <typename T>
+    static T* map_shared_rank(T* address, unsigned rank) {
+        return static_cast<T*>(cluster().map(address, rank));
+    }
+
+private:
+    static hiera_emu::Cluster& cluster() { return *hiera_emu::Cluster::current; }
+};
+inline cluster_group this_cluster() { return {}; }
 
 template <unsigned Size, typename Parent = void>
 class thread_block_tile : public thread_group {

@@ -15,7 +15,7 @@ static constexpr int warpSize = 32;
 
 namespace hiera_emu {
 
-enum class Wait : uint8_t { ready, barrier, warp, done };
+enum class Wait : uint8_t { ready, barrier, warp, cluster, done };
 
 // Lanes of one warp that exchange values under one mask. Slots are doubled by parity of `generation`:
 // the next exchange may begin before every lane has read the last one.
@@ -48,15 +48,21 @@ struct Fault {
     uintptr_t address = 0;
 };
 
+// A static shared variable that was refilled for this block.
+struct Poisoned {
+    void* address;
+    size_t bytes;
+};
+constexpr int kPoisoned = 64;  // More are left as they are.
+
 struct Block {
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    StackPool stacks;
     Thread* current = nullptr;      // Null while no CUDA thread runs.
     Thread* last = nullptr;         // The one that ran last, for messages.
     Stack* running_stack = nullptr;
     void* scheduler = nullptr;      // Stack pointer of run_block.
-    int size = 0, started = 0, alive = 0, at_barrier = 0;
+    int size = 0, started = 0, alive = 0, at_barrier = 0, at_cluster = 0;
     bool reversed = false;          // Thread order within the block; see run_grid.
     int any = 0, all = 1, count = 0, any_result = 0, all_result = 1, count_result = 0;
     void (*entry)(void*) = nullptr;
@@ -64,10 +70,11 @@ struct Block {
     std::exception_ptr error;
     volatile bool out_of_time = false;
     Fault fault;
-    const void* poisoned[64];       // Static shared variables already refilled for this block.
+    Poisoned poisoned[kPoisoned];
     int poisoned_count = 0;
 };
-inline Block block;
+inline Block block;  // The one that runs; others of its cluster are parked (cluster.h).
+inline StackPool stacks;
 
 inline int thread_at(int position) { return block.reversed ? block.size - 1 - position : position; }
 
@@ -117,7 +124,7 @@ inline void fiber_main() {
     } catch (...) {
         block.error = std::current_exception();
     }
-    block.stacks.give(block.running_stack);
+    stacks.give(block.running_stack);
     void* unused;
     hiera_emu_switch(&unused, block.scheduler);
 }
@@ -129,7 +136,7 @@ inline void resume(Thread* thread) {
         block.running_stack = thread->stack;
         to = thread->stack_pointer;
     } else {
-        block.running_stack = block.stacks.take();
+        block.running_stack = stacks.take();
         to = first_frame(block.running_stack->top(), &fiber_main);
     }
     block.current = thread;
@@ -140,7 +147,7 @@ inline void resume(Thread* thread) {
 
 [[noreturn]] void stop_for_fault();   // guard.h
 [[noreturn]] inline void stop_for_error() {
-    block.stacks.reclaim_all();
+    stacks.reclaim_all();
     std::rethrow_exception(std::exchange(block.error, nullptr));
 }
 
@@ -170,9 +177,10 @@ inline std::string thread_text(const Thread& thread) {
     }
     text += std::to_string(block.at_barrier) + " of " + std::to_string(block.alive) +
             " live threads wait at __syncthreads";
+    if (block.at_cluster) text += " and " + std::to_string(block.at_cluster) + " at a cluster's barrier";
     if (in_warp) text += "; " + thread_text(*in_warp);
     if (in_barrier) text += "; " + thread_text(*in_barrier);
-    block.stacks.reclaim_all();
+    stacks.reclaim_all();
     die(text);
 }
 
@@ -184,7 +192,7 @@ inline void check_barrier_lines() {
         if (one.line == other.line) continue;
         std::string text = "block " + text_of(blockIdx) + ": lanes of one warp wait at different barriers: " +
                            thread_text(one) + ", " + thread_text(other);
-        block.stacks.reclaim_all();
+        stacks.reclaim_all();
         die(text);
     }
 }
@@ -221,8 +229,8 @@ inline bool run_warp(int first_position, int last_position) {
     return moved;
 }
 
-inline void run_block() {
-    block.started = block.at_barrier = block.poisoned_count = 0;
+inline void start_block() {
+    block.started = block.at_barrier = block.at_cluster = block.poisoned_count = 0;
     block.alive = block.size;
     const int warps = int(block.warps.size());
     for (int w = 0; w < warps; ++w) {
@@ -230,6 +238,11 @@ inline void run_block() {
         block.warps[w].alive = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
         block.warps[w].groups_used = 0;
     }
+}
+
+// Run the block until all its threads have ended or wait for the other blocks of their cluster.
+inline void advance_block() {
+    const int warps = int(block.warps.size());
     while (block.alive) {
         bool moved = false;
         for (int w = 0; w < warps; ++w) {
@@ -242,17 +255,28 @@ inline void run_block() {
             release_barrier();
             moved = true;
         }
-        if (!moved && block.alive) stop_for_deadlock();
+        if (moved || !block.alive) continue;
+        if (block.at_cluster == block.alive) return;
+        stop_for_deadlock();
     }
 }
 
-inline void wait_at_barrier(const char* where, int line) {
+inline void wait_with(Wait wait, int& waiting, const char* where, int line) {
     Thread& self = *block.current;
-    self.wait = Wait::barrier;
+    self.wait = wait;
     self.where = where;
     self.line = line;
-    ++block.at_barrier;
+    ++waiting;
     yield();
+}
+
+inline void wait_at_barrier(const char* where, int line) { wait_with(Wait::barrier, block.at_barrier, where, line); }
+inline void wait_at_cluster(const char* where, int line) { wait_with(Wait::cluster, block.at_cluster, where, line); }
+
+inline void release_cluster() {
+    block.at_cluster = 0;
+    for (int i = 0; i < block.size; ++i)
+        if (block.threads[i].wait == Wait::cluster) block.threads[i].wait = Wait::ready;
 }
 
 }  // namespace hiera_emu

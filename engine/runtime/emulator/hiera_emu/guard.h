@@ -49,7 +49,7 @@ inline double limit_seconds() { return environment_number("HIERA_EMU_LIMIT_S", k
 [[noreturn]] inline void stop_for_fault() {
     Fault fault = std::exchange(block.fault, Fault{});
     bool late = std::exchange(block.out_of_time, false);
-    block.stacks.reclaim_all();
+    stacks.reclaim_all();
     std::string place = "block " + text_of(blockIdx) + ", thread " + text_of(threadIdx);
     if (block.last && block.last->where)
         place += ", after " + std::string(block.last->where) + " at line " + std::to_string(block.last->line);

@@ -217,6 +217,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 // kernel is not.
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) hiera_emu::cluster_limit = value ? 16 : 8;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || size_t(value) > hiera_emu::shared_optin_limit) return cudaErrorInvalidValue;
     hiera_emu::shared_optin = max(hiera_emu::shared_optin, size_t(value));
@@ -266,5 +267,45 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 thre
                              size_t shared = 0, cudaStream_t stream = nullptr) {
     auto run = [=] { hiera_emu::call_packed(kernel, arguments, std::index_sequence_for<Parameters...>{}); };
     hiera_emu::launch({"(cudaLaunchKernel)", "", 0}, run, grid, threads, shared, stream)();
+    return cudaSuccess;
+}
+
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeIgnore = 0,
+    cudaLaunchAttributeCooperative = 2,
+    cudaLaunchAttributeClusterDimension = 4,
+    cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+    cudaLaunchAttributePriority = 8,
+};
+union cudaLaunchAttributeValue {
+    int cooperative, programmaticStreamSerializationAllowed, priority;
+    struct {
+        unsigned x, y, z;
+    } clusterDim;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID id;
+    cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+    dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    cudaStream_t stream;
+    cudaLaunchAttribute* attrs;
+    unsigned numAttrs;
+};
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+    dim3 cluster = {1, 1, 1};
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+        const cudaLaunchAttribute& attribute = config->attrs[i];
+        const auto& shape = attribute.val.clusterDim;
+        if (attribute.id == cudaLaunchAttributeClusterDimension) cluster = {shape.x, shape.y, shape.z};
+        if (attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative)
+            hiera_emu::die("cooperative launches are not emulated");
+    }
+    hiera_emu::Launch<void (*)(Parameters...)> launch{
+        {"(cudaLaunchKernelEx)", "", 0}, kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, cluster};
+    launch(static_cast<Parameters>(arguments)...);
     return cudaSuccess;
 }
