@@ -202,7 +202,10 @@ class ResultCommands:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in files.items():
-                folder.joinpath(name).write_text(text, encoding="utf-8")
+                # A module may be imported in the middle of it, and must not find half a kernel.
+                part = folder / f".{name}.part"
+                part.write_text(text, encoding="utf-8")
+                part.replace(folder / name)
         except OSError as error:
             raise ConfigError(f"cannot write {folder}: {error.strerror}", hint="set hiera.outputFolder") from None
 

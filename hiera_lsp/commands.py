@@ -79,10 +79,10 @@ class Commands:
 
     async def reverify(self, argument: Any) -> dict[str, Any]:
         """Judge the kept candidate, or a run's, against the source as it is now: `{run?, candidate?}` → `{jobId}`."""
+        from_run = isinstance(argument, dict) and argument.get("run") is not None
+        given = await self.runs.kernel(argument) if from_run else None
         document, site = await self._job_site(argument)
-        if argument.get("run") is not None:
-            given = self.runs.kernel(argument)
-        else:
+        if given is None:
             candidate = result_in(self._session, argument).candidate
             if candidate is None:
                 raise InputError(f"no candidate of {site.symbol} is kept", hint="run Optimize kernel")
@@ -247,10 +247,16 @@ class Commands:
                 )
             )
             chosen = choices.get(answer.title) if answer is not None else None
-            if chosen is not None:
+            if chosen is None:
+                return
+            try:
                 done = _safe(chosen)({"uri": site.uri, "symbol": site.symbol})
                 if inspect.isawaitable(done):
                     await done
+            except JsonRpcException as error:
+                # The user pressed a button, and looks at no log.
+                shown = types.ShowMessageParams(type=types.MessageType.Warning, message=f"HIERA: {error.message}")
+                self._server.window_show_message(shown)
 
         task = asyncio.get_running_loop().create_task(ask())
         self._background.add(task)

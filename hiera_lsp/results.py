@@ -127,6 +127,7 @@ class Results:
 
     def keep_part(self, site: Site, text_hash: str, summary: Summary) -> None:
         """Keep what a job at work has so far, for the case that the server is killed."""
+        self._load(site.uri)  # What is read later would be taken for a killed server's.
         self._write(site, "part", replace(made(site, text_hash, summary), owner=os.getpid()))
 
     def drop_part(self, site: Site) -> None:

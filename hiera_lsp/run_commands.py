@@ -52,7 +52,7 @@ class RunCommands:
     async def run(self, argument: Any) -> dict[str, Any]:
         """One run with its rounds and candidates: `{run}`.
 
-        Whole runs are read in a thread, here and for a page: views ask for them again and again while a job is at work.
+        Whole runs are read in a thread, here and below: views ask for them again and again while a job is at work.
         """
         run = _run_in(argument)
         store = self._known
@@ -69,14 +69,14 @@ class RunCommands:
         return {"run": run, "title": found.title, "style": report_html.STYLE, "body": found.body,
                 "finished": found.finished}
 
-    def delete(self, argument: Any) -> dict[str, Any]:
+    async def delete(self, argument: Any) -> dict[str, Any]:
         """Delete a run for good: `{run}`. The editor has asked the user."""
         run = _run_in(argument)
         if any(job.run == run for job in self._session.jobs.running):
             raise InputError("a job is working on this run", hint="cancel it first")
         store = self._known
-        job = store.load(run).job
-        store.delete(run)
+        job = (await asyncio.to_thread(store.load, run)).job
+        await asyncio.to_thread(store.delete, run)
         result = self._session.results.at(Site(uris.from_fs_path(job.file) or "", job.name or "")) if job else None
         if result is not None and result.summary.run == run:
             # What it offers is gone with it.
@@ -85,9 +85,10 @@ class RunCommands:
             self._publisher.refresh()
         return {"deleted": run}
 
-    def kernel(self, argument: Any) -> dict[str, str]:
+    async def kernel(self, argument: Any) -> dict[str, str]:
         """Source and space of a run's candidate, to be judged again: `{run, candidate}`."""
-        candidate = self._known.load(_run_in(argument)).candidate(str(argument.get("candidate")))
+        trajectory = await asyncio.to_thread(self._known.load, _run_in(argument))
+        candidate = trajectory.candidate(str(argument.get("candidate")))
         if candidate is None:
             raise InputError("the run has no such candidate", hint="refresh the runs")
         return {"source": candidate.source, "space": candidate.space}

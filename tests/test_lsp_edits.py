@@ -23,6 +23,9 @@ from test_lsp_server import FASTER, KERNEL, store_result, summary
 from contracts import codec
 from contracts.cuda_adaptor import MARK
 from contracts.demo import torch_demo
+from contracts.errors import ConfigError
+from hiera_lsp.command_results import ResultCommands
+from hiera_lsp.features import edits
 
 VSCODE = FULL
 NEOVIM = {  # Neovim 0.11: no annotations, no documentChanges flag, utf-8 first.
@@ -229,6 +232,29 @@ async def test_listing_whole_actions_changes_nothing(tmp_path: Path, start) -> N
 
     assert await standing(client, uri, "Block") == "accepted"
     assert next(a for a in actions if a["title"].startswith("Use"))["command"]["command"] == "hiera.use"
+
+
+def test_a_disk_that_gets_full_leaves_a_whole_kernel_in_a_folder_that_is_ours(tmp_path: Path, monkeypatch) -> None:
+    write, folder = Path.write_text, tmp_path / "block"
+    commands = ResultCommands(None, None, None)
+    files = dict.fromkeys(edits.FILES, "old")
+
+    def full(path: Path, text: str, **how: Any) -> int:
+        if "cpp_source" in path.name:
+            write(path, text[:1], **how)
+            raise OSError(28, "No space left on device")
+        return write(path, text, **how)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        commands._write(folder, files)
+    assert edits.is_ours(folder)
+    monkeypatch.undo()
+    commands._write(folder, files)
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        commands._write(folder, dict.fromkeys(edits.FILES, "new"))
+    assert (folder / "cpp_source.cpp").read_text() == "old"
 
 
 CHECKS = """

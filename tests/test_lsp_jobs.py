@@ -354,6 +354,22 @@ async def test_a_client_without_progress_or_lenses_is_asked_at_the_end(start) ->
     assert "HIERA Block: 1.60x [1.55, 1.65] over eager" in logs
 
 
+async def test_a_button_that_cannot_be_followed_says_so(start) -> None:
+    poor = copy.deepcopy(FULL)
+    poor["window"] = {}
+    client, uri, path = await start("Block", capabilities=poor)
+    client.silent.add("window/showMessageRequest")
+    await client.command("hiera.optimize", uri=uri, symbol="Block")
+    await client.wait_for(lambda: any(r["method"] == "window/showMessageRequest" for r in client.requests))
+    question = next(r for r in client.requests if r["method"] == "window/showMessageRequest")
+    client.change(uri, path.read_text().replace("torch.relu(x)", "torch.tanh(x)"))
+    client._send({"id": question["id"], "result": {"title": "Accept"}})
+    shown = lambda: [n["params"]["message"] for n in client.notifications if n["method"] == "window/showMessage"]  # noqa: E731
+    await client.wait_for(shown)
+
+    assert shown() == ["HIERA: Block changed since it was measured (to fix: re-verify the kernel first)"]
+
+
 async def test_a_client_that_never_answers_holds_nothing_up(start) -> None:
     client, uri, _ = await start("Block")
     client.silent |= {"window/workDoneProgress/create", "workspace/codeLens/refresh"}

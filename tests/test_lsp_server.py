@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import FULL, ROOT, Client, LspError
 
+from hiera_lsp.jobs import Site
 from hiera_lsp.results import Result, Results
 from hiera_lsp.sites import find
 from hiera_lsp.summary import CandidateSummary, Summary
@@ -195,7 +196,7 @@ async def test_accepting_a_module_creates_the_contract_folder_in_one_edit(tmp_pa
     assert answer["applied"] is True
     edit = applied["params"]["edit"]
     created = [c["uri"].rsplit("/", 1)[1] for c in edit["documentChanges"] if c.get("kind") == "create"]
-    assert created == ["torch_demo.py", "cpp_source.cpp", "groundtruth.py", "params_semantics.json", "cuda_source.cu"]
+    assert created == ["params_semantics.json", "torch_demo.py", "cpp_source.cpp", "groundtruth.py", "cuda_source.cu"]
     used = {e.get("annotationId") for c in edit["documentChanges"] for e in c.get("edits", [c])}
     assert used <= set(edit["changeAnnotations"])
     assert not (path.parent / "hiera_kernels").exists()
@@ -210,11 +211,26 @@ async def test_a_client_that_cannot_create_files_gets_them_written(tmp_path: Pat
     await client.initialize(poor, folder=path.parent)
     uri = client.open(path)
 
+    folder = path.parent / "hiera_kernels" / "Block"
+    folder.parent.mkdir()
+    folder.write_text("a file of the user's\n")
+    with pytest.raises(LspError, match="not ours"):
+        await client.command("hiera.accept", uri=uri, symbol="𠀀lock")
+    folder.unlink()
+
     answer = await client.command("hiera.accept", uri=uri, symbol="𠀀lock")
     await client.kill()
 
     assert answer["applied"] is True
-    assert (path.parent / "hiera_kernels" / "Block" / "cuda_source.cu").read_text() == KERNEL
+    assert (folder / "cuda_source.cu").read_text() == KERNEL
+    assert not list(folder.glob(".*"))
+
+
+def test_what_a_job_at_work_has_so_far_is_no_result(tmp_path: Path) -> None:
+    results, site = Results(tmp_path / "editor"), Site("file:///model.py", "Block")
+    results.keep_part(site, "hash", summary(tmp_path / "run-1", KERNEL, "Block"))
+
+    assert results.at(site) is None
 
 
 def applied_edits(text: str, edits: list[dict[str, Any]]) -> str:

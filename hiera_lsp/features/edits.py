@@ -15,7 +15,9 @@ from hiera_lsp.results import Result
 from hiera_lsp.session import Client, Session
 from hiera_lsp.sites import EditorSite, text_hash
 
-FILES = ("torch_demo.py", "cpp_source.cpp", "groundtruth.py", "params_semantics.json", "cuda_source.cu")
+# The first file says that the folder is ours, also while the others are missing.
+OURS = "params_semantics.json"
+FILES = (OURS, "torch_demo.py", "cpp_source.cpp", "groundtruth.py", "cuda_source.cu")
 ANNOTATION = "hiera"
 Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile
 
@@ -129,7 +131,10 @@ def folder_texts(result: Result) -> dict[str, str]:
 
 def is_ours(folder: Path) -> bool:
     """True for a folder that we wrote, or that does not exist or is empty."""
-    return (folder / "params_semantics.json").exists() or not folder.exists() or not any(folder.iterdir())
+    try:
+        return (folder / OURS).exists() or not folder.exists() or not any(folder.iterdir())
+    except OSError:  # A file has its name, or it cannot be read.
+        return False
 
 
 def folder_changes(client: Client, document: Document, folder: Path, texts: Mapping[str, str]) -> list[Change]:
