@@ -46,6 +46,36 @@ UNINITIALISED = """========= COMPUTE-SANITIZER
 =========     by thread (0,0,0) in block (0,0,0)
 =========     Address 0x7f37ca000000
 =========
+{"ok": true}
+========= ERROR SUMMARY: 1 error
+"""
+# As printed where a small function was inlined: where it is, and the kernel as the frame around it.
+INLINED = """========= COMPUTE-SANITIZER
+========= Barrier error detected. Invalid arguments.
+=========     at __syncwarp(unsigned int)+0xe0 in sm_30_intrinsics.hpp:110
+=========     by thread (0,0,0) in block (0,0,0)
+=========         Device Frame: <unnamed>::{kernel}(float *, unsigned long)+0xb0 in cuda_source.cu:12
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: scale(float *) [0x2e8d0e] in bind.so
+=========
+{"ok": true}
+========= ERROR SUMMARY: 1 error
+"""
+WRONG_FREE = """========= COMPUTE-SANITIZER
+========= Malloc/Free error encountered : Double free
+=========     at 0x79d8
+=========     by thread (0,0,0) in block (0,0,0)
+{"ok": true}
+========= ERROR SUMMARY: 1 error
+"""
+# The program that it ran failed, which memcheck counts as an error too.
+FAILED = """========= COMPUTE-SANITIZER
+{"ok": false, "problem": "RuntimeError: only for other shapes"}
+========= Target application returned an error
+========= ERROR SUMMARY: 1 error
+"""
+UNKNOWN_DEVICE = """========= COMPUTE-SANITIZER
+========= Device not supported. Please refer to the documentation
 ========= ERROR SUMMARY: 1 error
 """
 ATEN = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, char *>(int, float)"
@@ -59,6 +89,7 @@ SAME_VALUE = """========= COMPUTE-SANITIZER
 ========= Warning: Race reported between Write access at third(int *)+0x90 in cuda_source.cu:30
 =========     and Write access at third(int *)+0x90 in cuda_source.cu:30 [31 hazards]
 =========
+{"ok": true}
 ========= RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)
 """
 BARRIER = """========= COMPUTE-SANITIZER
@@ -81,6 +112,9 @@ REFUSED = """========= COMPUTE-SANITIZER
      "Uninitialized __global__ memory read of size 4 bytes in scale (cuda_source.cu:9)"),
     (RACECHECK, FOUND, HAZARD, "Error: Race reported between Write access at scale"),
     (SYNCCHECK, FOUND, BARRIER, "Barrier error detected. Divergent thread(s) in block in third (cuda_source.cu:12)"),
+    (SYNCCHECK, FOUND, INLINED.replace("{kernel}", "third"),
+     "Barrier error detected. Invalid arguments. in third (cuda_source.cu:12)"),
+    (MEMCHECK, FOUND, WRONG_FREE, "Malloc/Free error encountered : Double free"),
 ], ids=lambda value: getattr(value, "name", ""))
 def test_a_finding_in_the_candidates_kernel_fails_with_its_line(tool, status, output, told):
     check = read(tool, status, output, KERNELS, "example")
@@ -93,13 +127,28 @@ def test_nothing_found_passes_and_a_tool_that_did_not_run_says_so(tool):
     assert read(tool, 0, CLEAN, KERNELS, "example").status == "pass"
     refused = read(tool, 255, "Error: no device\n", KERNELS, "example").status
     assert refused == "not run: it ended with status 255: Error: no device"
-    assert read(tool, 0, "killed", KERNELS, "example").status == "not run: it wrote no summary"
+    assert read(tool, 0, '{"ok": true}', KERNELS, "example").status == "not run: it wrote no summary"
 
 
 def test_what_torch_leaves_unwritten_does_not_count():
     check = read(INITCHECK, FOUND, UNINITIALISED.replace("{kernel}", ATEN), KERNELS, "example")
     assert check.status == "pass"
     assert "not the candidate's" in check.detail
+
+
+def test_a_host_function_of_a_kernels_name_is_not_the_kernel():
+    assert read(SYNCCHECK, FOUND, INLINED.replace("{kernel}", "of_aten"), KERNELS, "example").status == "pass"
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+@pytest.mark.parametrize(("status", "output", "told"), [
+    (0, CLEAN.replace('{"ok": true}\n', ""), "it ended with status 0: "),
+    (3, FAILED, "the call failed under it: RuntimeError: only for other shapes"),
+    (FOUND, FAILED, "the call failed under it: RuntimeError: only for other shapes"),
+    (FOUND, UNKNOWN_DEVICE, "it ended with status 97: Device not supported."),
+], ids=["nothing was run", "failed", "failed and counted", "unknown device"])
+def test_a_tool_that_did_not_see_the_call_is_neither_a_pass_nor_a_finding(tool, status, output, told):
+    assert read(tool, status, output, KERNELS, "example").status.startswith(f"not run: {told}")
 
 
 def test_threads_that_write_the_same_value_are_no_race():

@@ -6,6 +6,7 @@ own words. Only what happened in the candidate's kernels counts: torch's own lea
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import tempfile
@@ -27,9 +28,16 @@ TIMEOUT_S = 150.0
 MOST_BYTES = 256 << 20
 FOUND = 97  # Our own exit status for "the tool reported errors".
 _PREFIX = re.compile(r"^=+ ?")
-# The tool saw no call of CUDA at all, whatever status it ends with.
-_BLIND = re.compile(r"Error: (?:Target application terminated before|No attachable process)")
-_KERNEL = re.compile(r"\b(?:at|in) (?:0x[0-9a-f]+ in )?(?:\S+?:\d+:)?(?:void )?(?:\w+::)*([A-Za-z_]\w*)\s*[<(+]")
+# What a tool says of itself and of the program it runs, which is no finding about the memory that kernels touch.
+_ASIDE = re.compile(r"Error: |Target application|Tracking kernels|Device not supported|Internal |Warning|"
+                    r"COMPUTE-SANITIZER|.*SUMMARY")
+# What our launcher says last. A tool that ran nothing may print a clean summary all the same.
+_CALLED = re.compile(r'"ok": true')
+_NOT_CALLED = re.compile(r'"ok": false, "problem": "((?:[^"\\]|\\.)*)"')
+# `at scale(float *)+0xf0`, `at 0x120 in file.cu:31:void scale<4>(float *)`, `Device Frame: scale(float *)+0xb0`.
+_FUNCTION = re.compile(
+    r"(?:\b(?:at|in) |\bFrame: ?)(?:0x[0-9a-f]+ in )?(?:\S+?:\d+:)?(?:void )?"
+    r"(?:(?:\w+|\(anonymous namespace\)|<unnamed>)::)*([A-Za-z_]\w*)\s*[<(+]")
 _PLACE = re.compile(r"\b(cuda_source\.cu:\d+)")
 _GLOBAL = re.compile(
     r"\b__global__\b(?:\s|__launch_bounds__\s*\([^)]*\)|__cluster_dims__\s*\([^)]*\)|static|inline|void)*\s*(\w+)\s*\(")
@@ -96,11 +104,12 @@ async def run_all(
                 return _not_run(tool, str(error))
             return read(tool, done.status, done.output, kernels_of(source), smallest.name)
 
-        checks = []
+        checks, doubted = [], bool(shut_in)
         for tool in TOOLS:
             check = await run(tool, shut_in)
-            if shut_in and not _ran(check):
-                # Seen from here, a tool that the sandbox breaks looks like one that is broken.
+            if doubted and not _ran(check):
+                # Seen from here, a tool that the sandbox breaks looks like one that is broken. Tried once: it is slow.
+                doubted = False
                 check = await run(tool, ())
                 shut_in = [] if _ran(check) else shut_in
             checks.append(check)
@@ -109,8 +118,9 @@ async def run_all(
 
 def command(tool: Tool, program: str, python: str, spec: Path) -> list[str]:
     """The command line of one tool."""
-    return [program, "--tool", tool.name, "--error-exitcode", str(FOUND), "--print-limit", "20", *tool.options, python,
-            "-u", str(LAUNCH), str(spec)]
+    # Importing torch may take longer than the ten seconds that some versions wait for the first call of CUDA.
+    return [program, "--tool", tool.name, "--error-exitcode", str(FOUND), "--print-limit", "20", "--launch-timeout",
+            str(int(TIMEOUT_S)), *tool.options, python, "-u", str(LAUNCH), str(spec)]
 
 
 def read(tool: Tool, status: int, output: str, kernels: Sequence[str], variant: str) -> Check:
@@ -124,18 +134,18 @@ def read(tool: Tool, status: int, output: str, kernels: Sequence[str], variant: 
         variant: Name of the shapes, for the report.
     """
     reports = _reports(plain_text(output))
-    blind = next((report[0] for report in reports if _BLIND.match(report[0])), "")
-    if blind:
-        return _not_run(tool, f"it ended with status {status}: {blind[:200]}")
     found = [report for report in reports if tool.finding.match(report[0])]
-    own = [report for report in found if tool.everywhere or _kernel(report) in kernels]
-    if own:
-        return Check(name=tool.check, status="fail", detail=_told(own[0]) + _more(len(own)))
+    own = [report for report in found if tool.everywhere or set(_functions(report)) & set(kernels)]
     if tool.everywhere and status == FOUND:
-        return Check(name=tool.check, status="fail", detail=_told(reports[0]) if reports else "errors without a report")
-    if status not in (0, FOUND):
-        last = reports[-1][0] if reports else (output.strip().splitlines() or [""])[-1]
-        return _not_run(tool, f"it ended with status {status}: {last[:200]}")
+        own = own or [report for report in reports if not _ASIDE.match(report[0])]  # Such as a wrong free.
+    if own:
+        return Check(name=tool.check, status="fail", detail=_told(own[0], kernels) + _more(len(own)))
+    if refused := _NOT_CALLED.search(output):
+        return _not_run(tool, f"the call failed under it: {plain_text(refused[1])[:200]}")
+    if status not in (0, FOUND) or not _CALLED.search(output):
+        aside = [report[0] for report in reports if "SUMMARY" not in report[0] and "SANITIZER" not in report[0]]
+        last = (aside or output.strip().splitlines() or ["it wrote nothing"])[-1]
+        return _not_run(tool, f"it ended with status {status}: {plain_text(last)[:200]}")
     if not any("SUMMARY" in report[0] for report in reports):
         return _not_run(tool, "it wrote no summary")
     left = f"; {len(found)} findings in kernels that are not the candidate's" if found else ""
@@ -161,17 +171,17 @@ def _reports(output: str) -> list[list[str]]:
     return reports
 
 
-def _kernel(report: Sequence[str]) -> str:
-    for line in (*report[1:], report[0]):
-        match = _KERNEL.search(line)
-        if match:
-            return match[1]
-    return ""
+def _functions(report: Sequence[str]) -> list[str]:
+    """Functions of the device that a finding names: where it is, then what called that (small ones are inlined)."""
+    details = itertools.takewhile(lambda line: not line.startswith("Saved host backtrace"), report[1:])
+    lines = [line for line in (*details, report[0]) if not line.startswith("by thread")]
+    return [match[1] for line in lines for match in _FUNCTION.finditer(line)]
 
 
-def _told(report: Sequence[str]) -> str:
+def _told(report: Sequence[str], kernels: Sequence[str]) -> str:
     place = next((match[1] for line in report if (match := _PLACE.search(line))), "")
-    kernel = _kernel(report)
+    names = _functions(report)
+    kernel = next((name for name in names if name in kernels), names[0] if names else "")
     where = f" in {kernel}" if kernel and kernel not in report[0] else ""
     return (report[0] + where + (f" ({place})" if place and place not in report[0] else ""))[:300]
 
