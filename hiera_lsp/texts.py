@@ -104,13 +104,13 @@ def explanation(result: Result, *, standing: Standing) -> str:
     parts = [f"# {summary.name}", hover(result, standing=standing, markdown=True)]
     if summary.candidates:
         rows = [
-            (c.id, " | ".join([str(c.round), c.space, c.planned or "-", c.direction or "-", c.rejected or c.state,
-                               _time_cell(c), c.title]))
+            (c.id, str(c.round), c.space, c.planned or "-", c.direction or "-", c.rejected or c.state, _time_cell(c),
+             c.title)
             for c in summary.candidates
         ]
         head = ["| candidate | round | space | planned | move | state | time | what |",
                 "|---|---|---|---|---|---|---|---|"]
-        cells = [f"| {name} | {_cell(text, keep_bars=True)} |" for name, text in rows]
+        cells = [f"| {' | '.join(map(_cell, row))} |" for row in rows]
         parts.append("\n".join(["## Candidates", "", *head, *cells]))
     if summary.hot_lines:
         hot = [f"- line {h.line}: {100 * h.share:.0f} % of the stall samples, mostly {h.stall}"
@@ -119,7 +119,7 @@ def explanation(result: Result, *, standing: Standing) -> str:
         of = "your code" if profiled is None or profiled.author == "user" else f"candidate {profiled.id}"
         parts.append("\n".join([f"## Hottest lines of {of} (measured)", "", *hot]))
     if summary.notes:
-        parts.append("\n".join(["## Notes", "", *(f"- {note}" for note in summary.notes)]))
+        parts.append("\n".join(["## Notes", "", *(f"- {_cell(note)}" for note in summary.notes)]))
     parts.append(f"Run `{summary.run}`: `hiera show {summary.run}` tells everything.")
     return "\n\n".join(parts) + "\n"
 
@@ -130,9 +130,9 @@ def _time_cell(candidate: CandidateSummary) -> str:
     return f"{candidate.median_us:.4g} µs" + (f", {candidate.speedup:.2f}x" if candidate.speedup else "")
 
 
-def _cell(text: str, *, keep_bars: bool = False) -> str:
-    text = " ".join(text.split())
-    return text if keep_bars else text.replace("|", "/")
+def _cell(text: str) -> str:
+    """Words of a compiler or a model as Markdown shows them: no column, tag, link or picture comes of them."""
+    return " ".join(text.split()).replace("|", "/").replace("<", "&lt;").replace("](", "]\\(")
 
 
 def _title(summary: Summary, best: CandidateSummary | None, markdown: bool) -> str:

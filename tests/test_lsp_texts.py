@@ -151,6 +151,20 @@ def test_a_candidate_tells_the_plans_direction_its_move_and_all_that_it_changes(
     assert (found.planned, found.direction, found.title) == ("P", "M", "a.unroll = 4, with a.width = 2")
 
 
+def test_words_of_a_model_or_a_compiler_are_no_markup(tmp_path: Path) -> None:
+    words = "static_cast<float> | ![x](https://host.example/y) <img src=z>\n\n![x](https://host.example/y)"
+    found = result(tmp_path, "gpu")
+    best = replace(found.summary.candidates[0], title=words)
+    found = replace(found, summary=replace(found.summary, candidates=(best,), direction_reason=words, notes=(words,)))
+    told = texts.explanation(found, standing="offered")
+
+    assert "](" not in told
+    assert "<" not in told
+    assert told.count("static_cast&lt;float> / ![x]\\(https://host.example/y)") == 3
+    (row,) = [line for line in told.splitlines() if line.startswith("| abc")]
+    assert row.count("|") == 9
+
+
 @pytest.mark.parametrize(("title", "choices", "said"), [
     ("every width = 2", {"a.width": 2, "b.width": 2}, "every width = 2"),
     ("every width = 2", {"a.width": 2, "b.width": 4}, "every width = 2, with b.width = 4"),
