@@ -20,14 +20,20 @@ ENTRIES = {str(entry): entry for entry in entries("gpu.cu")}
 gpu = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 
-async def judged(folder, entry, **measures):
-    """One entry on the GPU: a build of its own text, since the space holds for whole sources."""
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    """One build for all entries: they are functions of one source."""
+    return tmp_path_factory.mktemp("cache")
+
+
+async def judged(folder, cache, entry, **measures):
+    """One entry on the GPU."""
     contract, groundtruth = contract_of(entry.task)
     source = (DATA / "gpu.cu").read_text()
     write_many(folder, groundtruth, source)
     toolchain = await find_toolchain(sys.executable)
     device = await find_device()
-    builder = Builder(toolchain, folder.parent / "cache")
+    builder = Builder(toolchain, cache)
     evaluator = LocalEvaluator(toolchain, device, contract, folder, builder, settings=replace(FAST, compile_baseline="off"))
     try:
         await evaluator.prepare()
@@ -39,10 +45,10 @@ async def judged(folder, entry, **measures):
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=gpu) for name in ENTRIES])
-def test_gpu_entry(tmp_path, name):
+def test_gpu_entry(tmp_path, cache, name):
     entry = ENTRIES[name]
     call_s = HANGS.get(entry.name, 10.0 if entry.checks == {"runs"} else None)
-    verdict = asyncio.run(judged(tmp_path / "folder", entry, effort=TIMED if entry.timed else None, call_s=call_s))
+    verdict = asyncio.run(judged(tmp_path / "folder", cache, entry, effort=TIMED if entry.timed else None, call_s=call_s))
     assert problem(entry, verdict) == ""
     if entry.name == "by_the_host":
         assert verdict.timing.speedup < 1
