@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from engine.evaluate import checks, probes, replies, trials
+from engine.evaluate import checks, local, probes, replies, trials
 from engine.evaluate.checks import Ledger
 from engine.records import Check
 from tests.cheat_tasks import contract_of
@@ -124,3 +124,19 @@ def test_each_input_is_changed_inside_at_its_end_and_by_a_swap_and_some_weights_
     assert {c.argument for c in first} == {"x", "w"}  # The larger one of two weights.
     assert least == trials.LEAST_CHANGES
     assert trials.misaligned(contract).odd
+
+
+def test_a_stored_verdict_is_good_until_code_that_makes_one_changes(tmp_path, monkeypatch):
+    before = local.code_key()
+    monkeypatch.setattr(local, "ENGINE", tmp_path)
+    for name in ("evaluate/checks.py", "worker/judge.py", "runtime/emulator/warp.h", "data/devices.toml", "report.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("one")
+    keys = [before, local.code_key()]
+    for name in ("evaluate/checks.py", "worker/judge.py", "runtime/emulator/warp.h", "data/devices.toml"):
+        (tmp_path / name).write_text("another")
+        keys.append(local.code_key())
+    assert len(set(keys)) == len(keys)
+    (tmp_path / "report.py").write_text("another")
+    assert local.code_key() == keys[-1]

@@ -103,12 +103,13 @@ def text_key(*parts: str) -> str:
 
 def file_key(paths: Sequence[Path]) -> str:
     """32 hex digits that change with the content of any file."""
-    return _file_key(tuple((str(path), path.stat().st_mtime_ns) for path in paths))
+    stats = [(path, path.stat()) for path in paths]
+    return _file_key(tuple((str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats))
 
 
 @functools.lru_cache(maxsize=8)
-def _file_key(stamped: tuple[tuple[str, int], ...]) -> str:
-    return text_key(*(Path(path).read_text(encoding="utf-8") for path, _ in stamped))
+def _file_key(stamped: tuple[tuple[str, int, int], ...]) -> str:
+    return text_key(*(Path(path).read_text(encoding="utf-8") for path, _, _ in stamped))
 
 
 def _alive(pid: int) -> bool:

@@ -20,6 +20,7 @@ from engine.evaluate import confirm as confirming
 from engine.evaluate import gpu_lock, measure, replies, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
+from engine.evaluate.cache import file_key
 from engine.evaluate.checks import Ledger, merged
 from engine.evaluate.host_build import emulated_build
 from engine.evaluate.profile import profile
@@ -31,7 +32,7 @@ from engine.nvml import Gpu, find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
-PROTOCOL = 3
+ENGINE = Path(__file__).parent.parent
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 # Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
@@ -223,7 +224,7 @@ class LocalEvaluator:
 
     def identity(self) -> dict[str, object]:
         """All about toolchain, interpreter and settings that could change an evaluation."""
-        return {"protocol": PROTOCOL, "toolchain": self._toolchain.key, "python": self._toolchain.python,
+        return {"code": code_key(), "toolchain": self._toolchain.key, "python": self._toolchain.python,
                 "settings": repr(self._settings), "emulated": self._emulated,
                 "reduced": self._reduced.id if self._reduced is not None else None}
 
@@ -396,6 +397,12 @@ class LocalEvaluator:
             reason = built.reason if isinstance(built, Failure) else "it cannot be executed here"
             raise InputError(f"the user's own kernel does not build: {reason}", hint="make it compile first", file=path)
         return built
+
+
+def code_key() -> str:
+    """Hash of all code and data that a verdict depends on: a stored verdict is good until any of that changes."""
+    files = (path for name in ("evaluate", "worker", "runtime", "data") for path in (ENGINE / name).rglob("*"))
+    return file_key(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".toml")))
 
 
 def _allowance(gpu: Gpu | None, device: Device, contract: Contract) -> Allowance:
