@@ -7,6 +7,7 @@ import pytest
 
 from engine.evaluate import checks, local, probes, replies, trials
 from engine.evaluate.checks import Ledger
+from engine.evaluate.verify import Verifier
 from engine.records import Check
 from tests.cheat_tasks import contract_of
 
@@ -114,6 +115,15 @@ def test_checks_that_ran_later_take_the_place_of_those_that_had_not():
     merged = checks.merged(verification, [Check(name="sanitizer", status="pass", detail="memcheck")])
     assert [c.name for c in merged.checks] == [c.name for c in verification.checks]
     assert next(c for c in merged.checks if c.name == "sanitizer").status == "pass"
+
+
+@pytest.mark.parametrize(("raised", "refuses"), [
+    ("RuntimeError: x is misaligned, 16 bytes are needed", True), ("RuntimeError: CUDA error: misaligned address", False),
+    ("RuntimeError: an illegal memory access was encountered", False), ("RuntimeError: [emulated] no such place", False),
+])
+def test_a_refusal_of_odd_addresses_may_say_so_and_an_error_of_the_device_is_none(raised, refuses):
+    verifier = Verifier(None, None, contract_of("product")[0], Ledger("match"), trials.Limits())
+    assert verifier._refuses({"raised": raised, "error": ""}) is refuses
 
 
 def test_each_input_is_changed_inside_at_its_end_and_by_a_swap_and_some_weights_too():

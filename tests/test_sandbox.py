@@ -8,8 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from contracts.errors import WorkerError
 from engine import processes
 from engine.evaluate import sandbox
+from engine.evaluate.build import Builder
+from engine.evaluate.local import LocalEvaluator
+from engine.evaluate.session import Session
+from engine.records import Build, Candidate
+from engine.toolchain import find_toolchain
+from tests.evaluate_harness import NO_GPU, softmax_contract
 
 PROBE = """
 import json, os, socket, sys
@@ -188,6 +195,21 @@ def test_the_words_of_a_verdict_name_what_is_missing():
     assert sandbox.words(report) == ("own process + rlimits + seccomp; without bubblewrap (bubblewrap is not "
                                      "installed), landlock (OSError: [Errno 95])")
     assert sandbox.words({"seccomp": "in force"}) == "own process + seccomp"
+
+
+async def test_a_machine_on_which_no_process_starts_is_no_finding_about_the_candidate(tmp_path, monkeypatch):
+    async def broken(_session, _environment):
+        raise WorkerError("CUDA error: out of memory", hint="free some")
+
+    monkeypatch.setattr(Session, "_take", broken)
+    contract, groundtruth = softmax_contract()
+    (tmp_path / "groundtruth.py").write_text(groundtruth)
+    toolchain = await find_toolchain(sys.executable)
+    evaluator = LocalEvaluator(toolchain, NO_GPU, contract, tmp_path, Builder(toolchain, tmp_path / "cache"))
+    build = Build(seconds=1.0, tier="light", extension=str(tmp_path / "bind.so"), module="bind")
+    judged = await evaluator._judged(contract, Candidate(id="one", source="", space="cuda"), build, None)
+    assert judged.verification is None
+    assert judged.failure.reason == "no process starts for candidates: CUDA error: out of memory"
 
 
 def test_a_killed_sandbox_leaves_nothing(tmp_path):

@@ -25,7 +25,7 @@ from engine.evaluate.checks import Ledger, merged
 from engine.evaluate.host_build import emulated_build
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
-from engine.evaluate.session import Prestarted, Session, own
+from engine.evaluate.session import NotStartedError, Prestarted, Session, own
 from engine.evaluate.verify import Limits, StoppedError, Verifier
 from engine.evaluate.watch import Allowance
 from engine.nvml import Gpu, find_gpu
@@ -305,6 +305,8 @@ class LocalEvaluator:
                         watch.lap("verify")
             except StoppedError:
                 await self._recover()
+            except NotStartedError as error:
+                trouble = Failure(stage=stage, reason=f"no process starts for candidates: {error.problem}")
             except InputError as error:
                 if worker is None:
                     ledger.fail("runs", replies.brief(error.problem))

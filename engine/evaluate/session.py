@@ -28,6 +28,10 @@ HOST_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "33554432", "MALLOC_TRIM_THRESHOLD
                     "OMP_NUM_THREADS": "1"}
 
 
+class NotStartedError(WorkerError):
+    """No process starts that could load a candidate: the machine is at fault, not the candidate."""
+
+
 class Prestarted:
     """Processes that start torch and the device while the contract is still being made.
 
@@ -128,9 +132,13 @@ class Session:
         """A locked-down process that has loaded `build`, and what its lockdown reports.
 
         Raises:
-            HieraError: It could not start or load; the process is gone.
+            NotStartedError: No process starts, before anything of the candidate ran in it.
+            HieraError: It could not load; the process is gone.
         """
-        worker = await self._take(environment or {})
+        try:
+            worker = await self._take(environment or {})
+        except WorkerError as error:
+            raise NotStartedError(error.problem, hint=error.hint) from error
         assert build.extension is not None
         assert worker.pid is not None
         measures = await sandbox.candidate_report(cuda=self.device != "cpu")

@@ -21,7 +21,7 @@ from engine.processes import Worker
 
 __all__ = ["Limits", "StoppedError", "Verifier", "seeds"]
 # Causes other than a wrong number: what a kernel says when it meets inputs that it cannot take.
-NOT_A_REFUSAL = ("[emulated]", "CUDA error", "misaligned", "illegal memory")
+NOT_A_REFUSAL = ("[emulated]", "CUDA error", "misaligned address", "illegal memory access")
 
 
 class StoppedError(Exception):
