@@ -37,6 +37,7 @@ from evaluator_pipeline import pipelines  # noqa: E402
 
 from engine.devices import find_device  # noqa: E402
 from engine.evaluate import sandbox  # noqa: E402
+from engine.evaluate.binding import read_binding  # noqa: E402
 from engine.evaluate.build import Builder  # noqa: E402
 from engine.evaluate.emulate import build_emulated  # noqa: E402
 from engine.records import Build, Failure  # noqa: E402
@@ -175,7 +176,7 @@ def peer(sources: Sequence[Source], scratch: Path, *, cuda: bool) -> list[dict[s
         folder = scratch / f"peer-{number}"
         folder.mkdir()
         binding = (source.folder / "cpp_source.cpp").read_text()
-        functions = None if "PYBIND11_MODULE" in binding else ["forward"]
+        functions = None if "PYBIND11_MODULE" in binding else read_binding(source.folder / "cpp_source.cpp").exported
         text = source.text
         if not cuda:
             text, binding, functions = "", "#include <torch/extension.h>\nat::Tensor f(at::Tensor x) { return x.relu(); }", ["f"]
