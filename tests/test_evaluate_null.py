@@ -1,6 +1,8 @@
 """The task's own null test: what says nothing is told, and depth alone makes no task say nothing."""
 
 import asyncio
+import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -82,3 +84,15 @@ async def test_the_kernel_of_the_timing_benchmark_can_be_accepted(tmp_path, monk
         assert evaluator.session.trivial == ()
     finally:
         await evaluator.close()
+
+
+def test_the_usual_way_of_the_speed_benchmark_binds_what_a_source_declares(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
+    import evaluator
+    from evaluator_corpus import Source
+
+    (tmp_path / "cpp_source.cpp").write_text("torch::Tensor scale_forward(torch::Tensor x);\n")
+    monkeypatch.setattr(evaluator.subprocess, "run", lambda *_a, **_k: subprocess.CompletedProcess([], 0, '{"seconds": 1}'))
+    source = Source(name="scale", text="", space="cuda", folder=tmp_path, written_by="codegen")
+    assert evaluator.peer([source], tmp_path, cuda=True)[0]["seconds"] == 1
+    assert json.loads((tmp_path / "peer-0" / "told.json").read_text())["functions"] == ["scale_forward"]
