@@ -49,7 +49,7 @@ class RunningJob:
     Attributes:
         id: Given at once to the client.
         site: What it optimises; one job a site.
-        text_hash: Hash of the site's text when it began.
+        text_hash: Hash of the site's text when it was asked for, then of the text that the job has read.
         line: The last progress line.
         percentage: 0 to 99.
         run: Run id, once known.
@@ -204,6 +204,8 @@ class Jobs:
             if event["event"] == "waiting":
                 running.waiting = event["what"]
                 on_progress(running, "waiting")
+            elif event["event"] == "read":
+                running.text_hash = event["text_hash"]
             elif event["event"] == "progress":
                 running.line, running.percentage, running.run = event["line"], event["percentage"], event["run"]
                 if event.get("summary") is not None:

@@ -17,6 +17,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import FULL, Client, LspError
 
+from contracts import codec
+from engine.trajectory import Event, Job, Trajectory
+from hiera_lsp import job
+from hiera_lsp.sites import find
+
 CLASS = """
 
 class {name}(nn.Module):
@@ -178,6 +183,46 @@ async def test_editing_while_it_runs_makes_the_result_stale_and_keeps_it(start) 
     # The user takes it back: the result holds again.
     client.change(uri, path.read_text())
     await client.wait_for(lambda: client.diagnostics.get(uri))
+
+
+async def test_a_result_belongs_to_the_text_that_its_job_has_read(start) -> None:
+    client, uri, path = await start("NewerBlock")
+    asked = path.read_text()
+    read = asked.replace("torch.relu(x)", "torch.tanh(x)")
+    await client.command("hiera.optimize", uri=uri, symbol="NewerBlock")
+    path.write_text(read)  # The job's process waits for it before it reads.
+    client.change(uri, read)
+    await client.wait_for(ended(client))
+    stands = (await client.command("hiera.result", uri=uri, symbol="NewerBlock"))["standing"]
+    client.change(uri, asked)
+    taken_back = (await client.command("hiera.result", uri=uri, symbol="NewerBlock"))["standing"]
+
+    assert (stands, taken_back) == ("offered", "stale")
+
+
+@pytest.mark.parametrize(("saved", "told"), [("before", "b"), ("meanwhile", None), ("later", "a")])
+async def test_a_job_tells_which_text_it_has_read(tmp_path: Path, monkeypatch, saved: str, told: str | None) -> None:
+    path, texts = tmp_path / "a.py", {name: HEAD + CLASS.format(name="Block") + f"    {name} = 1\n" for name in "ab"}
+    path.write_text(texts["b" if saved == "before" else "a"])
+    sent: list[tuple[str, dict[str, Any]]] = []
+
+    async def optimize(_job: Job, *, on_event: Any, **_how: Any) -> Trajectory:
+        trajectory = Trajectory(run="r")
+        if saved == "meanwhile":
+            path.write_text(texts["b"])
+        on_event(Event("contract", 0.0, None), trajectory)
+        if saved == "later":
+            path.write_text(texts["b"])
+        return trajectory
+
+    monkeypatch.setattr(job, "optimize", optimize)
+    monkeypatch.setattr(job.one_request, "listen", lambda _cancel: None)
+    monkeypatch.setenv("HIERA_CACHE", str(tmp_path / "cache"))
+    asked = {"job": codec.to_data(Job(file=str(path), name="Block")), "fresh": True}
+    await job._run(asked, lambda what, /, **fields: sent.append((what, fields)))
+    hashes = {name: find(path.as_uri(), text)[0].text_hash for name, text in texts.items()}
+
+    assert [fields["text_hash"] for what, fields in sent if what == "read"] == [hashes.get(told, job.CHANGED)]
 
 
 async def test_a_gpu_that_is_taken_shows_in_the_progress(start) -> None:
