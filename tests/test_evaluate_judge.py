@@ -545,3 +545,13 @@ def test_a_timed_block_begins_with_the_memory_of_the_last_one(tmp_path, monkeypa
         candidate.block({"order": [0, 1], "seed": 1})
         assert len(state.held) == 2
     assert seen == [0, 0, 0, 0]
+
+
+def test_inputs_that_repeat_are_copied_for_a_late_call(tmp_path, monkeypatch):
+    state, seen = holding(tmp_path, monkeypatch), []
+    state.slab.view(4096, "float32", [3, 5], [0, 1]).data[0].copy_(torch.arange(5.0))
+    state.entry = lambda x: seen.append(x.clone()) or torch.ones(4)
+    described = {"offset": 4096, "dtype": "float32", "shape": [3, 5], "stride": [0, 1]}
+    reply = candidate.call({"arguments": [described], "outputs": [], "seed": 1, "late": True})
+    assert reply["error"] == ""
+    assert torch.equal(seen[0], torch.arange(5.0).expand(3, 5))

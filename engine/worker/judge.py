@@ -399,13 +399,10 @@ def _fill(request, places, fixed=True, direct=False):
     position = 0
     for place, argument in zip(places, state.tensors):
         tensor = state.slab.view(place["offset"], place["dtype"], place["shape"], place["stride"])
-        target = tensor
-        if 0 in place["stride"] and tensor.numel():  # Broadcast on purpose: fill what really exists.
-            target = tensor[tuple(slice(0, 1) if s == 0 else slice(None) for s in place["stride"])]
+        target = slabs.stored(tensor, place["stride"])
         role = argument["role"]
         if role == "input" and position < len(real):
-            target.copy_(real[position] if target is tensor else real[position][tuple(
-                slice(0, 1) if s == 0 else slice(None) for s in place["stride"])])
+            target.copy_(slabs.stored(real[position], place["stride"]))
             position += 1
             continue
         if role != "input" and not fixed:

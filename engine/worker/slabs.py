@@ -144,6 +144,14 @@ def extent_bytes(shape, stride, item):
     return (sum((n - 1) * s for n, s in zip(shape, stride)) + 1) * item
 
 
+def stored(tensor, stride):
+    """What memory holds of a tensor of these strides: along a dimension that repeats (stride 0) its first part.
+
+    Writing to all of it is refused by torch.
+    """
+    return tensor[tuple(slice(0, 1) if step == 0 else slice(None) for step in stride)] if tensor.numel() else tensor
+
+
 def item_bytes(kind):
     """Bytes of one element of a torch dtype."""
     return torch.empty((), dtype=kind).element_size()
