@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pygls import uris
@@ -16,7 +15,7 @@ from hiera_lsp.publisher import Publisher
 from hiera_lsp.session import Session
 
 if TYPE_CHECKING:
-    from engine.headlines import Headline, Headlines
+    from engine.headlines import Headlines
     from engine.store import Store
 
 # A page of the list. The next begins after the last run of this one.
@@ -34,26 +33,31 @@ class RunCommands:
     async def runs(self, argument: Any = None) -> dict[str, Any]:
         """Runs of this workspace, newest first: `{all?, after?, limit?}` → `{runs, more}`.
 
-        The list is made run by run, so that a question about the text is answered between two of them.
+        Whole runs are read in a thread, here and below: views ask for them again and again while a job is at work.
         """
+        from engine.headlines import Headlines, inside
+
         given = argument if isinstance(argument, dict) else {}
-        limit = given.get("limit")
+        limit, after = given.get("limit"), given.get("after")
         limit = min(limit, MOST) if isinstance(limit, int) and limit > 0 else PAGE
+        folders = [folder for folder in self._session.settings if folder]
+        wanted = (lambda _file: True) if given.get("all") or not folders else inside(folders)
+        if self._headlines is None:
+            self._headlines = Headlines(self._known)
         found: list[dict[str, Any]] = []
-        for headline in self._wanted(everywhere=bool(given.get("all")), after=given.get("after")):
+        for folder in self._headlines.runs():
+            if isinstance(after, str) and after and folder.name >= after:
+                continue
+            headline = await asyncio.to_thread(self._headlines.of, folder, wanted)
             if headline is None:
-                await asyncio.sleep(0)
-            elif len(found) == limit:
+                continue
+            if len(found) == limit:
                 return {"runs": found, "more": True}
-            else:
-                found.append(runs.listed(self._session, headline, self._known.root))
+            found.append(runs.listed(self._session, headline, self._known.root))
         return {"runs": found, "more": False}
 
     async def run(self, argument: Any) -> dict[str, Any]:
-        """One run with its rounds and candidates: `{run}`.
-
-        Whole runs are read in a thread, here and below: views ask for them again and again while a job is at work.
-        """
+        """One run with its rounds and candidates: `{run}`."""
         run = _run_in(argument)
         store = self._known
         trajectory = await asyncio.to_thread(store.load, run)
@@ -98,22 +102,6 @@ class RunCommands:
         from engine.store import Store
 
         return Store()
-
-    def _wanted(self, *, everywhere: bool, after: Any) -> Iterator[Headline | None]:
-        """Headlines after a run; None after each folder, where the caller may do something else."""
-        from engine.headlines import Headlines, inside
-
-        if self._headlines is None:
-            self._headlines = Headlines(self._known)
-        folders = [folder for folder in self._session.settings if folder]
-        wanted = (lambda _file: True) if everywhere or not folders else inside(folders)
-        for folder in self._headlines.runs():
-            if isinstance(after, str) and after and folder.name >= after:
-                continue
-            headline = self._headlines.of(folder, wanted)
-            if headline is not None:
-                yield headline
-            yield None
 
 
 def _run_in(argument: Any) -> str:

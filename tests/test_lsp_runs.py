@@ -162,12 +162,12 @@ async def test_the_report_comes_in_parts(start, tmp_path) -> None:
     assert found["finished"] is True
 
 
-@pytest.mark.parametrize("what", ["run", "page", "kernel", "delete"])
+@pytest.mark.parametrize("what", ["runs", "run", "page", "kernel", "delete"])
 async def test_other_questions_are_answered_while_a_run_is_read(tmp_path, monkeypatch, what) -> None:
     events = records.measured_events()
     run = write(tmp_path, "20260101-000000-Chain-0001", events).name
     made = next(value for kind, value in events if kind == "candidate")
-    expected = {"kernel": {"space": made.space}, "delete": {"deleted": run}}.get(what, {"run": run})
+    expected = {"runs": {"more": False}, "kernel": {"space": made.space}, "delete": {"deleted": run}}.get(what, {"run": run})
     monkeypatch.setenv("HIERA_CACHE", str(tmp_path))
     others, load, waited = threading.Event(), Store.load, []
 
@@ -176,7 +176,7 @@ async def test_other_questions_are_answered_while_a_run_is_read(tmp_path, monkey
         return load(store, name)
 
     monkeypatch.setattr(Store, "load", slow)
-    asking = asyncio.create_task(getattr(RunCommands(Session(), None), what)({"run": run, "candidate": made.id}))
+    asking = asyncio.create_task(getattr(RunCommands(Session(), None), what)({"run": run, "candidate": made.id, "all": True}))
     await asyncio.sleep(0)
     others.set()
     assert expected.items() <= (await asking).items()
