@@ -79,6 +79,12 @@ def test_the_settings_that_the_server_reads_are_documented() -> None:
     assert [key for key in KEYS.values() if key not in TOLD_BY_EXTENSION and f"`{key}`" not in page] == []
 
 
+def test_the_commands_of_the_server_are_documented() -> None:
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("editors.md", "report.md"))
+
+    assert [name for name in make_server().protocol.fm.commands if f"`{name}`" not in pages] == []
+
+
 def test_commands_have_a_title_a_category_and_ids_that_the_server_does_not_take() -> None:
     served = set(make_server().protocol.fm.commands)
 
