@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from tests.program_harness import Lab
+from tests.program_harness import Lab, program_of
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(600),
@@ -176,6 +176,38 @@ def test_outputs_share_no_memory_with_arguments_or_each_other(lab):
 
 def test_in_place_operators(lab):
     lab.check(in_place, [torch.randn(4, 8), torch.randn(4, 8)])
+
+
+def test_views_that_begin_between_wide_accesses(lab):
+    """The emulator traps at a wide access of an address that no GPU would take."""
+    lab.check(lambda x: torch.as_strided(x, (8, 8), (8, 1), 1) * 2, [torch.randn(100)])
+    lab.check(lambda x: torch.view_as_real(torch.complex(x, x)[1:]) * 2, [torch.randn(101)])
+
+
+def test_an_argument_written_in_place_begins_where_wide_accesses_may(lab):
+    class Sums(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.zeros(64))
+
+        def forward(self, x):
+            self.total += x
+            return self.total * 2
+
+    program, contract, _ = program_of(Sums().eval(), [torch.randn(64)])
+    function = lab.load(contract, program.source)
+    total, x = torch.ones(65), torch.randn(65)
+
+    with pytest.raises(RuntimeError, match=r"total is written in place: it must .* begin on 16 bytes"):
+        function(total[1:], x[1:])
+    assert torch.equal(function(total[:64], x[1:]), (1 + x[1:]) * 2)
+    assert torch.equal(total[:64], 1 + x[1:])
+
+
+@pytest.mark.parametrize("space", ["cuda", "cuda_libs"])
+def test_products_without_results_launch_nothing(lab, space):
+    lab.check(nn.Linear(8, 4).eval(), [torch.randn(0, 8)], space=space)
+    lab.check(nn.Conv2d(4, 4, 3).eval(), [torch.randn(0, 4, 8, 8)], space=space)
 
 
 def test_indexing_by_tensors(lab):

@@ -223,6 +223,8 @@ def launch_lines(
     """The launch; where sums are partial, that of the kernel that adds them up too."""
     if blocks >= 2**31:
         raise CannotWrite(f"{product.name} needs more blocks than a launch can have")
+    if blocks == 0:
+        return []  # No results.
     values = [
         f"static_cast<{'' if written else 'const '}{ctype}*>({expression}.data_ptr())"
         for ctype, expression, written in product.pointers.values()

@@ -166,8 +166,8 @@ def _checks(contract: Contract, variant: Variant, indent: str) -> list[str]:
             # Not replaced by a copy, which would keep the update from the caller.
             lines.append(f"{indent}check_written({described}, {tensors[0].name});")
             lines.append(
-                f"{indent}TORCH_CHECK(same_strides({argument.name}, {cpp.sizes(spec.stride)}), "
-                f'"{argument.name} is written in place and must have the contract\'s strides");'
+                f"{indent}TORCH_CHECK(lies_as({argument.name}, {cpp.sizes(spec.stride)}), "
+                f'"{argument.name} is written in place: it must have the contract\'s strides and begin on 16 bytes");'
             )
         else:
             stride = cpp.sizes(spec.stride)

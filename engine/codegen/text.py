@@ -11,9 +11,11 @@ from engine.codegen.format_copies import PACK_WEIGHTS
 
 # Each helper is pasted only where a source calls it.
 HOST_HELPERS: dict[str, str] = {
-    "same_strides": """\
-// True when `value` lies in memory as `strides` say. Dimensions of size 1 do not count.
-static bool same_strides(const at::Tensor& value, at::IntArrayRef strides) {
+    "lies_as": """\
+// True when `value` begins on 16 bytes, as wide accesses need, and lies in memory as `strides` say. Dimensions of size 1
+// do not count.
+static bool lies_as(const at::Tensor& value, at::IntArrayRef strides) {
+  if (reinterpret_cast<uintptr_t>(value.const_data_ptr()) % 16 != 0) return false;
   for (int64_t d = 0; d < value.dim(); ++d) {
     if (value.size(d) != 1 && value.stride(d) != strides[d]) return value.numel() == 0;
   }
@@ -80,9 +82,9 @@ static at::Tensor fresh_copy(const at::Tensor& value, at::IntArrayRef strides) {
 }
 """,
     "with_strides": """\
-// `value` itself where its strides are the expected ones, else a copy that has them.
+// `value` itself where it lies in memory as kernels expect, else a copy that does.
 static at::Tensor with_strides(const at::Tensor& value, at::IntArrayRef strides) {
-  return same_strides(value, strides) ? value : fresh_copy(value, strides);
+  return lies_as(value, strides) ? value : fresh_copy(value, strides);
 }
 """,
     "check_written": """\
@@ -96,12 +98,11 @@ static void check_written(const at::Tensor& value, const char* name, at::ScalarT
 }
 """,
     "check_argument": """\
-// The argument as kernels expect it: a copy where its strides or its alignment are others.
+// The argument as kernels expect it.
 static at::Tensor check_argument(const at::Tensor& value, const char* name, at::ScalarType dtype,
                                  at::IntArrayRef sizes, at::IntArrayRef strides, const at::Tensor& first) {
   check_written(value, name, dtype, sizes, first);
-  const bool aligned = reinterpret_cast<uintptr_t>(value.const_data_ptr()) % 16 == 0;
-  return aligned && same_strides(value, strides) ? value : fresh_copy(value, strides);
+  return with_strides(value, strides);
 }
 """,
     "advance_counters": """\
@@ -169,8 +170,8 @@ static void copy_into(const at::Tensor& target, const at::Tensor& source) { targ
 """
 _NEEDS = {
     "fresh_copy": ("copy_into",),
-    "with_strides": ("same_strides", "fresh_copy", "copy_into"),
-    "check_argument": ("same_strides", "fresh_copy", "check_written", "copy_into"),
+    "with_strides": ("lies_as", "fresh_copy", "copy_into"),
+    "check_argument": ("lies_as", "fresh_copy", "with_strides", "check_written", "copy_into"),
 }
 
 

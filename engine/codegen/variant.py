@@ -11,7 +11,7 @@ from contracts.cuda_adaptor import returns_of
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen import CannotWrite, Recipe, Tunable, cpp
-from engine.codegen.aliasing import alias_roots
+from engine.codegen.aliasing import alias_roots, offset_views
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
 from engine.codegen.format_copies import write_format_copy
@@ -105,6 +105,7 @@ class _VariantWriter:
         self.same_kernels = SameKernels()
         self.read_by_kernels = {name for region in self.regions for name in region.inputs}
         self.made_by_kernels = {name for region in self.regions for name in region.outputs}
+        self.unaligned = self.read_by_kernels & offset_views(graph)
         self.formats = Formats(graph, recipe, contract.flags)
         self.result.tunables += [*self.formats.tunables(), *program_tunables(graph, recipe)]
         self.externs = ExternWriter(
@@ -253,12 +254,12 @@ class _VariantWriter:
             self.made_by_kernels.update(made)
             return
         self.layouts.update({name: self.formats.result(node, name, self.layouts) for name in made})
-        if self.externs.is_aten(node) or any(self.layouts[r] != self.graph.values[r] for r in node.refs()):
-            for name in made:
-                if name in self.read_by_kernels:
-                    # Kernels index by fixed strides; what a library returns may lie differently in memory.
-                    own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
-                    self.lines.append(f"{own} = with_strides({own}, {stride});")
+        moved = self.externs.is_aten(node) or any(self.layouts[r] != self.graph.values[r] for r in node.refs())
+        for name in made:
+            if name in (self.read_by_kernels if moved else self.unaligned):
+                # Kernels index by fixed strides in wide accesses; what a library returns may lie otherwise in memory.
+                own, stride = self.names(name), cpp.sizes(self.layouts[name].stride)
+                self.lines.append(f"{own} = with_strides({own}, {stride});")
 
     # Results
 
