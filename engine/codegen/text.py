@@ -12,8 +12,8 @@ from engine.codegen.format_copies import PACK_WEIGHTS
 # Each helper is pasted only where a source calls it.
 HOST_HELPERS: dict[str, str] = {
     "lies_as": """\
-// True when `value` begins on 16 bytes, as wide accesses need, and lies in memory as `strides` say. Dimensions of size 1
-// do not count.
+// True when `value` begins on 16 bytes, as wide accesses need, and lies in memory as `strides` say. Dimensions of
+// size 1 do not count.
 static bool lies_as(const at::Tensor& value, at::IntArrayRef strides) {
   if (reinterpret_cast<uintptr_t>(value.const_data_ptr()) % 16 != 0) return false;
   for (int64_t d = 0; d < value.dim(); ++d) {
