@@ -212,6 +212,35 @@ async def test_a_machine_on_which_no_process_starts_is_no_finding_about_the_cand
     assert judged.failure.reason == "no process starts for candidates: CUDA error: out of memory"
 
 
+DEMO = """
+from torch.utils.cpp_extension import load_inline
+{how}
+"""
+
+
+@pytest.mark.parametrize("how", [
+    "def extension():\n    return load_inline(name='built')",
+    "built = load_inline(name='built')\nforward = built.forward\nforward(1)",
+    ("class ModelNew:\n    def __call__(self, x):\n        return load_inline(name='built').forward(x)\n"
+     "def get_inputs():\n    return [1]"),
+], ids=["by a function", "called at once", "in the model"])
+def test_what_is_built_to_confirm_a_winner_is_not_loaded_where_nothing_is_locked_down(tmp_path, monkeypatch, how):
+    import torch.utils.cpp_extension as building
+
+    from tests.probe_harness import worker_module
+
+    # The library is not even there: loading it would raise.
+    monkeypatch.setattr(building, "load", None)
+    monkeypatch.setattr(building, "_import_module_from_library", None)
+    monkeypatch.setattr(building, "load_inline",
+                        lambda name: building._import_module_from_library(name, str(tmp_path), True))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setitem(sys.modules, "torch_demo", None)
+    (tmp_path / "torch_demo.py").write_text(DEMO.format(how=how))
+    found = worker_module("rebuild").handle("rebuild", {"folder": str(tmp_path), "entry": "forward"}, None)
+    assert found == {"extension": str(tmp_path / "built.so"), "module": "built"}
+
+
 def test_a_killed_sandbox_leaves_nothing(tmp_path):
     import asyncio
 
