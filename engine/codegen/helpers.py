@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from engine.codegen.helpers_cluster import CLUSTER_SNIPPETS
 from engine.codegen.helpers_reduce import REDUCE_SNIPPETS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -174,6 +175,7 @@ __device__ __forceinline__ T remainder_integer(T a, T b) {
 }
 """),
     **REDUCE_SNIPPETS,
+    **CLUSTER_SNIPPETS,
 }
 
 

@@ -93,13 +93,20 @@ def launch(
     usage: Usage,
     layouts: Mapping[str, TensorSpec],
     names: Mapping[str, str],
+    *,
+    cluster: tuple[int, int] | None = None,
 ) -> list[str]:
-    """Host lines that launch a kernel on `stream`."""
+    """Host lines that launch a kernel on `stream`.
+
+    `cluster` is the number of blocks in a cluster, and of bytes of dynamic shared memory of each block.
+    """
     arguments = []
     for value, written in parameters(usage):
         const = "" if written else " const"
         arguments.append(f"static_cast<{CPP_TYPE[layouts[value].dtype]}{const}*>({names[value]}.data_ptr())")
     call = f"{name}<<<{grid}, {block}, 0, stream>>>("
+    if cluster:
+        call = f"launch_cluster({name}, {cluster[0]}, {grid}, {block}, {cluster[1]}, stream,"
     lines = [call] + [f"    {argument}," for argument in arguments]
     lines[-1] = lines[-1].rstrip(",") + ");"
     return lines

@@ -9,8 +9,8 @@ from engine.codegen.scalar_ops import SCALAR_OPS
 # What kernels declare without asking a Namer: loop variables and places.
 _DECLARED = frozenset(
     """
-    block chunk chunk_end chunk_start column flat in_range in_row item k lane line p_flat pack part part_end part_start
-    place r row_here step strip tile tile_column tile_line
+    block chunk chunk_end chunk_start column flat held in_range in_row item k lane line p_flat pack part part_end
+    part_start place r rank row_here step strip tile tile_column tile_line
     """.split()  # noqa: SIM905
 ) | {f"{stem}{n}{end}" for stem in ("i", "p", "row") for n in ("", *range(16)) for end in ("", "p")}
 # Those, and names of functions that kernels call: neither a parameter nor a variable may hide them.

@@ -1,7 +1,8 @@
 """Reduction kernels: softmax, norms, sums, extremes, and everything element-wise around them on the same rows.
 
 A kernel is a sequence of passes over a row. Each pass folds what the next one needs; the last one stores. Short
-rows stay in registers between passes, long ones are read again, and when rows are few their parts are folded by
+rows stay in registers between passes, longer ones in the shared memory of a cluster of blocks where that is chosen;
+else they are read again, and when rows are few their parts are folded by
 several blocks and joined by a second kernel (`rows_split`).
 """
 
@@ -46,7 +47,7 @@ def write_rows(
 
         return write_split(name, title, outputs, nest, plan, tunables, layouts=layouts, names=names, choices=choices,
                            device=device)
-    if plan.resident or plan.items * plan.width <= 2:
+    if (plan.resident and not plan.cluster) or plan.items * plan.width <= 2:
         nest, usage = prepared(exact(outputs), layouts)
         if len(nest.reduces) > 1:
             plan = replace(plan, resident=True)

@@ -41,33 +41,48 @@ def write_row_kernel(
     body = first
     if plan.resident:
         wanted = {key for key, passes in first.writer.usage.keys.items() if len(passes) > 1}
+        if plan.cluster:
+            # Only what was loaded, in packs where the kernel loads packs: the rest is computed again.
+            wanted = {key for key in wanted if isinstance(key, tuple) and isinstance(key[0], str)
+                      and (key[0] == "pack") == (plan.width > 1)}
         body = RowWriter(name, nest, plan, layouts, resident=wanted)
         body.write()
-    usage = body.writer.usage
-    grid = -(-nest.row_count // plan.rows)
+    usage, held_bytes = body.writer.usage, body.writer.kept_bytes
+    grid = -(-nest.row_count // plan.rows) * (plan.cluster or 1)
     block = f"dim3({plan.rows}, {plan.sharing})" if plan.mapping == "column" else str(plan.threads)
-    idea = _IDEAS["resident" if plan.resident else "streaming" if body.passes > 1 else "once"]
+    where = "held" if plan.cluster else "resident" if plan.resident else "streaming" if body.passes > 1 else "once"
+    shape = f"grid {grid}, block {block}"
+    if plan.cluster:
+        shape += f", clusters of {plan.cluster}, {held_bytes} bytes of dynamic shared memory"
+    shown = {"threads_per_row": plan.sharing * (plan.cluster or 1), "rows_per_block": plan.rows, "width": plan.width}
+    if plan.cluster:
+        shown["cluster"] = plan.cluster
+    if plan.cluster or not plan.resident:
+        shown["unroll"] = plan.unroll
     text = "\n".join([
-        *header(name, title, layouts, usage, launch=f"grid {grid}, block {block}",
-                tunables={"threads_per_row": plan.sharing, "rows_per_block": plan.rows, "width": plan.width,
-                          **({} if plan.resident else {"unroll": plan.unroll})},
-                idea=f"{_MAPPINGS[plan.mapping]} {idea}"),
+        *header(name, title, layouts, usage, launch=shape, tunables=shown,
+                idea=f"{_MAPPINGS['cluster' if plan.cluster > 1 else plan.mapping]} {_IDEAS[where]}"),
         f"__global__ void __launch_bounds__({plan.threads})",
         signature(name, usage, body.writer.namer, layouts),
         *indented(body.lines),
         "}",
     ])
+    cluster = (plan.cluster, held_bytes) if plan.cluster else None
+    if cluster:
+        usage.helpers.add("launch_cluster")
     return Kernel(name=name, text=text, helpers=frozenset(usage.helpers), tunables=tunables,
                   identifiers=body.writer.namer.given,
-                  host=tuple(launch(name, grid, block, usage, layouts, names)))
+                  host=tuple(launch(name, grid, block, usage, layouts, names, cluster=cluster)))
 
 
 _MAPPINGS = {
     "group": "A few lanes of a warp own one row, so no barrier is needed.",
     "block": "A block owns one row.",
+    "cluster": "The blocks of a cluster own one row.",
     "column": "Neighbouring lanes own neighbouring rows, because rows lie next to each other in memory.",
 }
 _IDEAS = {
+    "held": "It stays in shared memory between the passes, so memory is read once.",
     "resident": "The row stays in registers between the passes, so memory is read once.",
     "streaming": "The row is too long for registers and is read again in each pass.",
     "once": "One pass over the row is enough.",
@@ -118,6 +133,7 @@ class RowWriter:
             self.writer.namer.pointer(store.value)
         self.writer.resident = dict.fromkeys(self.resident)
         self.writer.item_count = plan.items
+        self.writer.sharing = plan.sharing if plan.cluster else 0
         self.guard_row = nest.row_count % plan.rows != 0
         self.inner_names = frozenset(name for name, _ in self.inner) | {"k"}
 
@@ -141,13 +157,17 @@ class RowWriter:
         self._store_elements()
         body = writer.close()
         constants = writer.close()
-        self.lines = [*constants, *self.coordinates(), *writer.kept_declarations, *body]
+        held = ["extern __shared__ __align__(16) unsigned char held[];"] if writer.kept_bytes else []
+        self.lines = [*constants, *self.coordinates(), *held, *writer.kept_declarations, *body]
 
     def coordinates(self) -> list[str]:
         """Statements that give this thread's row and its place among the threads of the row."""
         plan, wide = self.plan, self.wide
         rows = self.nest.row_count
-        if plan.mapping == "block":
+        if plan.cluster > 1:
+            lines = ["int const lane = threadIdx.x;", f"int const rank = blockIdx.x % {plan.cluster};",
+                     f"{wide} const row = blockIdx.x / {plan.cluster};"]
+        elif plan.mapping == "block":
             lines = ["int const lane = threadIdx.x;", f"{wide} const row = blockIdx.x;"]
         elif plan.mapping == "group":
             lines = [f"int const lane = threadIdx.x % {plan.sharing};"] if plan.sharing > 1 else ["int const lane = 0;"]
@@ -172,7 +192,8 @@ class RowWriter:
         """One pass that folds all reductions of a stage, and the joins after it."""
         writer = self.writer
         accumulators: dict[int, str] = {}
-        several = not self.plan.resident and self.plan.width > 1
+        # Registers that hold the row leave none for an accumulator a lane.
+        several = self.plan.width > 1 and (self.plan.cluster > 0 or not self.plan.resident)
         for reduce in stage:
             name = writer.namer.fresh(f"{reduce.name}_{_SHORT.get(reduce.kind, reduce.kind)}")
             accumulators[id(reduce)] = name
@@ -232,7 +253,11 @@ class RowWriter:
         self.writer.usage.helpers.add(helper)
         if plan.mapping == "column":
             return f"column_reduce<{plan.rows}, {plan.sharing}, {join}>({value})"
-        return f"{helper}<{plan.sharing}, {join}>({value})"
+        whole = f"{helper}<{plan.sharing}, {join}>({value})"
+        if plan.cluster > 1:
+            self.writer.usage.helpers.add("cluster_reduce")
+            whole = f"cluster_reduce<{plan.cluster}, {join}>({whole})"
+        return whole
 
     def _loop(self, body: Callable[[], list[tuple[str, str]] | None]) -> None:
         """The loop of this thread over its packs of the row, and over the lanes of a pack."""
@@ -266,11 +291,14 @@ class RowWriter:
         decoded = decode(self.inner, flat, wide)
         if plan.resident:
             place = f"item * {plan.sharing} + lane" if plan.sharing > 1 else "item"
-            guarded = plan.items * plan.sharing != self.packs
+            if plan.cluster > 1:
+                place = f"(rank * {plan.items} + item) * {plan.sharing} + lane"
+            guarded = plan.items * plan.sharing * (plan.cluster or 1) != self.packs
             core = [*decoded, *inside]
             if guarded:
                 core = [f"if ({flat} < {self.packs}) {{", *indented(core), "}"]
-            return ["#pragma unroll", f"for (int item = 0; item < {plan.items}; ++item) {{",
+            unroll = f"#pragma unroll {plan.unroll}" if plan.cluster else "#pragma unroll"
+            return [unroll, f"for (int item = 0; item < {plan.items}; ++item) {{",
                     *indented([f"int const {flat} = {place};", *core]), "}"]
         start, end, step = "lane", str(self.packs), plan.sharing
         if self.parts > 1:
@@ -295,6 +323,8 @@ class RowWriter:
         tests = []
         if self.plan.sharing > 1:
             tests.append("lane == 0")
+        if self.plan.cluster > 1:
+            tests.append("rank == 0")
         if self.guard_row:
             tests.append("in_range")
         elements = [writer.value(store.prim, store.index) for store in stores]

@@ -20,6 +20,8 @@ from engine.records import Device
 
 MOST_RESIDENT = 32  # 4-byte registers a thread may spend on one row.
 SM_COUNT = 132  # Where the device does not say: the H200's.
+LARGEST_CLUSTER = 8  # Blocks that every device with clusters can run together.
+RESERVED_SHARED_BYTES = 4096  # For what reductions keep there.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class RowPlan:
         items: Packs of a row a thread handles.
         unroll: Iterations of the streaming loop in flight.
         splits: Blocks that share a row; more than 1 needs a second kernel.
+        cluster: Blocks of a cluster that hold a row in their shared memory between passes; 0: none do.
     """
 
     mapping: str
@@ -45,6 +48,7 @@ class RowPlan:
     items: int
     unroll: int
     splits: int = 1
+    cluster: int = 0
 
     @property
     def threads(self) -> int:
@@ -84,8 +88,41 @@ def plan_rows(
     several = len(nest.reduces) > 1 or any(
         s.variables() & {n for n, _ in nest.inner} for s in nest.stores
     )
-    plan = _columns if side == "rows" else _contiguous
-    return plan(key, nest, usage, layouts, choices, sm_count, words, several)
+    if side == "rows":
+        return _columns(key, nest, choices, sm_count, words, several)
+    held = _Held(tuple(layouts[v].item_bytes for v in full), device) if several and full else None
+    return _contiguous(key, nest, usage, layouts, choices, sm_count, words, several, held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Rows that are read more than once, and could stay on the chip."""
+
+    item_bytes: tuple[int, ...]  # Of an element of each input.
+    device: Device
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks of the largest cluster that every device of this architecture has."""
+        return LARGEST_CLUSTER if float(self.device.sm) >= 9.0 else 1
+
+    def blocks(self, packs: int, width: int) -> int:
+        """The fewest blocks whose shared memory holds a row; 0 where the device cannot."""
+        limit = self.device.shared_bytes_per_block - RESERVED_SHARED_BYTES
+        # Packs are held as they are in memory, single elements as they are computed with.
+        element_bytes = sum(each if width > 1 else max(each, 4) for each in self.item_bytes)
+        for blocks in (1, 2, 4, 8):
+            if blocks > self.most_blocks:
+                return 0
+            threads = _cluster_threads(packs, blocks)
+            if -(-packs // (blocks * threads)) * threads * width * element_bytes <= limit:
+                return blocks
+        return 0
+
+
+def _cluster_threads(packs: int, blocks: int) -> int:
+    """Threads a block: one or two blocks fill a multiprocessor's shared memory, so they must be large."""
+    return max(128, min(1024, power_of_two(packs / blocks / 4)))
 
 
 def _pick(tunable: Tunable, choices: Choices) -> int:
@@ -99,7 +136,7 @@ def _ordered(default: int, values: tuple[int, ...]) -> tuple[int, ...]:
 
 def _contiguous(
     key: str, nest: Nest, usage: Usage, layouts: Mapping[str, TensorSpec], choices: Choices, sm_count: int,
-    words: float, several: bool,
+    words: float, several: bool, held: _Held | None,
 ) -> tuple[RowPlan, tuple[Tunable, ...]]:
     from engine.codegen.pointwise import vector_width
 
@@ -140,6 +177,21 @@ def _contiguous(
     else:
         rows_choice, per_block, mapping = None, 1, "block"
     tunables = [width_choice, sharing_choice, *([rows_choice] if rows_choice else [])]
+    if held is not None and not fits and (fewest := held.blocks(packs, width)):
+        cluster_choice = Tunable(key=f"{key}.cluster", direction="R", values=(
+            0, *(blocks for blocks in (fewest, 2 * fewest) if blocks <= held.most_blocks)),
+            meaning="blocks that hold a row in their shared memory from pass to pass; 0: it is read again")
+        cluster = _pick(cluster_choice, choices)
+        if cluster:
+            threads_choice = Tunable(key=f"{key}.cluster_threads", direction="P", values=_ordered(
+                _cluster_threads(packs, cluster), (1024, 512, 256)), meaning="threads of each of these blocks")
+            threads = _pick(threads_choice, choices)
+            flight_choice = Tunable(key=f"{key}.unroll", direction="R", values=(4, 8, 2),
+                                    meaning="packs in flight in the loop over a row")
+            return RowPlan(mapping="block", sharing=threads, rows=1, width=width, resident=True, cluster=cluster,
+                           items=-(-packs // (cluster * threads)), unroll=_pick(flight_choice, choices)), (
+                width_choice, cluster_choice, threads_choice, flight_choice)
+        tunables.append(cluster_choice)
     resident = fits and several and splits == 1
     unroll = 1
     if not resident:
@@ -167,10 +219,8 @@ def _splits(rows: int, length: int, sm_count: int) -> int:
 
 
 def _columns(
-    key: str, nest: Nest, usage: Usage, layouts: Mapping[str, TensorSpec], choices: Choices, sm_count: int,
-    words: float, several: bool,
+    key: str, nest: Nest, choices: Choices, sm_count: int, words: float, several: bool,
 ) -> tuple[RowPlan, tuple[Tunable, ...]]:
-    del usage, layouts
     rows, length = nest.row_count, nest.row_length
     # Threads to fill the device; a row is shared only as far as needed, for each sharer costs a barrier.
     wanted = power_of_two(sm_count * 1024 / max(rows, 1))

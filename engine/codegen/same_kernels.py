@@ -11,6 +11,7 @@ from engine.codegen.regions import KernelText
 
 _COMMENT = re.compile(r"//[^\n]*")
 _STRUCT = re.compile(r"^struct (\w+)", re.MULTILINE)
+_LAUNCHED = re.compile(r"(?<=^launch_cluster\()\w+|^\w+(?=<<<)")
 # A name after a dot or an arrow is a member, not a variable.
 _NAME = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
@@ -33,11 +34,7 @@ class SameKernels:
 
 def launched_as(lines: Sequence[str], replaced: dict[str, str]) -> list[str]:
     """Host lines that launch the kernels which `replaced` names."""
-    found = []
-    for line in lines:
-        name, launch, rest = line.partition("<<<")
-        found.append(f"{replaced[name]}{launch}{rest}" if launch and name in replaced else line)
-    return found
+    return [_LAUNCHED.sub(lambda found: replaced.get(found[0], found[0]), line, count=1) for line in lines]
 
 
 def shared_product(code: ExternCode, known: SameKernels) -> ExternCode:

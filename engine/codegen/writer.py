@@ -40,6 +40,7 @@ from engine.codegen.scalar_types import (
 )
 
 EXPENSIVE = 20  # Instructions above which a value is kept rather than computed again.
+_BYTES = {"double": 8, "int64_t": 8, "float": 4, "int32_t": 4, "int16_t": 2, "int8_t": 1, "uint8_t": 1, "bool": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,11 @@ class Writer:
         self.scopes: list[Scope] = [Scope(frozenset())]
         self.usage = Usage()
         self.current_pass = 0
-        self.resident: Mapping[object, object] = {}  # Keys to keep in registers between passes.
+        self.resident: Mapping[object, object] = {}  # Keys to keep on the chip between passes.
         self.kept: dict[object, str] = {}  # Key to the array that holds it.
         self.kept_declarations: list[str] = []
+        self.sharing = 0  # Threads of a block that keep them in shared memory; 0: each in its own registers.
+        self.kept_bytes = 0  # Of that shared memory.
         self.staged: dict[tuple[str, Index], str] = {}  # Elements that lie in shared memory.
         self.folded: dict[int, Scalar] = {}  # Windows that are folded already, by id.
         self.item: str = ""  # Name of the item loop's variable, while one is open.
@@ -247,6 +250,23 @@ class Writer:
         self.usage.keys.setdefault(key, set()).add(self.current_pass)
         return self._keep(key, ctype, base, scalar.text) if key in self.resident else scalar
 
+    # Values kept in shared memory instead, where `sharing` says so.
+
+    def _hold(self, key: object, ctype: str, bytes_: int, base: str, variable: str) -> str:
+        """The statement that puts a value where later passes find it; neighbouring lanes hold neighbours."""
+        name = self.namer.fresh(f"{base}_held")
+        start = f"held + {self.kept_bytes}" if self.kept_bytes else "held"
+        self.kept_declarations.append(f"{ctype}* const {name} = reinterpret_cast<{ctype}*>({start});")
+        self.kept_bytes += -(-bytes_ * self.item_count * self.sharing // 16) * 16
+        self.kept[key] = f"{name}[{self.item} * {self.sharing} + lane]"
+        return f"{self.kept[key]} = {variable};"
+
+    def _held_element(self, key: object, ctype: str, base: str, text: str, depth: int) -> Scalar:
+        scalar = self.define(key, ctype, base, self.kept.get(key, text), depth)
+        if key in self.resident and key not in self.kept:
+            self.scopes[depth].lines.append(self._hold(key, ctype, _BYTES[ctype], base, scalar.text))
+        return scalar
+
     def _keep(self, key: object, ctype: str, base: str, text: str) -> Scalar:
         name = self.namer.fresh(base)
         width = f"[{self.lanes.width}]" if self.lanes.width > 1 else ""
@@ -282,6 +302,8 @@ class Writer:
             depth = self.depth_of(position.variables())
             if self.item and self.can_keep(depth):
                 self.usage.keys.setdefault(key, set()).add(self.current_pass)
+                if self.sharing:
+                    return self._held_element(key, ctype, base, storage_to_compute(element, dtype), depth)
                 if key in self.kept:
                     return Scalar(self.kept[key], depth)
                 if key in self.resident:
@@ -320,6 +342,13 @@ class Writer:
         in_item = bool(self.item) and depth == len(self.scopes) - 2 and not self.barrier_depth()
         if in_item:
             self.usage.keys.setdefault(key, set()).add(self.current_pass)
+            if self.sharing:
+                ctype = f"Pack<{CPP_TYPE[dtype]}, {width}>"
+                pack = self.define(key, ctype, base + "_pack", self.kept.get(key, text), depth).text
+                if key in self.resident and key not in self.kept:
+                    self.scopes[depth].lines.append(
+                        self._hold(key, ctype, width * self.layouts[value].item_bytes, base, pack))
+                return pack
             if key in self.kept:
                 return self.kept[key]
             if key in self.resident:
