@@ -555,3 +555,32 @@ def test_inputs_that_repeat_are_copied_for_a_late_call(tmp_path, monkeypatch):
     reply = candidate.call({"arguments": [described], "outputs": [], "seed": 1, "late": True})
     assert reply["error"] == ""
     assert torch.equal(seen[0], torch.arange(5.0).expand(3, 5))
+
+
+class Event:
+    """Stands for torch.cuda.Event: remembers where it was recorded."""
+
+    current, made = "ours", []
+
+    def __init__(self, enable_timing):
+        self.made.append(self)
+
+    def record(self, stream=None):
+        self.stream = stream or self.current
+
+    def elapsed_time(self, _other):
+        return 1.0
+
+
+def test_a_call_that_switches_streams_does_not_take_the_events_with_it(monkeypatch):
+    monkeypatch.setattr(Event, "made", [])
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: Event.current)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
+    monkeypatch.setattr(blocks.Clock, "flush", lambda _clock: None)
+    monkeypatch.setattr(Event, "current", "ours")
+    clock = blocks.Clock(CPU)
+    clock.cuda, clock.empty_us = True, 0.0
+    times, _ = clock.block(lambda _arguments: monkeypatch.setattr(Event, "current", "theirs"), [None, None])
+    assert [event.stream for event in Event.made] == ["ours"] * 4
+    assert times == [1000.0, 1000.0]

@@ -43,15 +43,17 @@ class Clock:
         """
         times, kept, pairs = [], [], []
         enabled = gc.isenabled()
+        # Fixed beforehand: a call that leaves another stream or device as the current one must not move the events.
+        stream = torch.cuda.current_stream(self.device) if self.cuda else None
         gc.disable()
         try:
             for arguments in sets:
                 if self.cuda:
                     self.flush()
                     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-                    start.record()
+                    start.record(stream)
                     result = call(arguments)
-                    end.record()
+                    end.record(stream)
                     pairs.append((start, end))
                 else:
                     begin = time.perf_counter()

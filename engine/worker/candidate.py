@@ -288,7 +288,7 @@ def _copy_out(outputs, places):
 def _finish():
     if _State.device.type == "cuda":
         pending = _last_error()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(_State.device)
         return pending[1] or _last_error()[1]
     return ""
 
@@ -325,6 +325,7 @@ def _flags():
         "grad mode": torch.is_grad_enabled(),
     }
     if _State.device.type == "cuda":
+        found["current device"] = torch.cuda.current_device()
         found["current stream"] = torch.cuda.current_stream().cuda_stream
         from _hiera_worker import cudart
 
