@@ -34,6 +34,7 @@ from engine.records import Candidate, Evaluation  # noqa: E402
 from engine.toolchain import find_toolchain  # noqa: E402
 
 STEPS = 20_000
+MOST_REFUSED = 0.1
 KERNEL = """// hiera: entry steps
 // hiera: arg x in float32[132, 256]
 // hiera: arg y out float32[132, 256]
@@ -53,15 +54,14 @@ extern "C" void steps(const float* x, float* y, cudaStream_t stream) {
 
 async def timed(evaluator: LocalEvaluator, contract: Contract, name: str, source: str, pairs: int, seconds: float
                 ) -> list[Evaluation]:
-    """Timings of one text against the reference, until `pairs` or the time is reached."""
+    """Timings of one text against the reference, until `pairs` or the time is reached. Now and then one may be refused."""
     found: list[Evaluation] = []
     begin = time.perf_counter()
     candidate = Candidate(id=name, source=source, space="cuda", author="user")
     while len(found) < pairs and time.perf_counter() - begin < seconds:
-        judged = await evaluator.evaluate(contract, candidate)
-        if judged.timing is None:
-            raise SystemExit(f"{name} was not timed: {judged.failure}")
-        found.append(judged)
+        found.append(await evaluator.evaluate(contract, candidate))
+        if sum(e.timing is None for e in found) > 1 + MOST_REFUSED * len(found):
+            raise SystemExit(f"{name} was not timed: {found[-1].failure}")
     return found
 
 
@@ -69,7 +69,8 @@ def summary(found: list[Evaluation]) -> dict[str, Any]:
     timings = [e.timing for e in found if e.timing is not None]
     speedups = [t.speedup for t in timings]
     return {
-        "pairs": len(timings), "claimed_faster": sum(t.ci95[0] > 1.0 for t in timings),
+        "pairs": len(timings), "refused": [e.failure.reason for e in found if e.failure is not None],
+        "claimed_faster": sum(t.ci95[0] > 1.0 for t in timings),
         "claimed_slower": sum(t.ci95[1] < 1.0 for t in timings), "median_speedup": median(speedups),
         "least": min(speedups), "most": max(speedups), "median_us": median(t.median_us for t in timings),
         "same_vs_same": median(t.same_vs_same or 0.0 for t in timings),
@@ -107,13 +108,13 @@ async def main() -> int:
         "what": "a kernel against itself and against one with 2 % fewer steps, by the timing of the search stage",
         "gpu": device.name, "driver": device.driver, "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "goals": "at most 3 % claimed faster; at least 80 % found", "same": summary(same), "two_percent": summary(less),
-        "one_timing": codec.to_data(same[0].timing),
+        "one_timing": codec.to_data(next(e.timing for e in same if e.timing is not None)),
     }
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
     print(json.dumps({key: document[key] for key in ("gpu", "same", "two_percent")}, indent=1))
-    held = document["same"]["claimed_faster"] <= 0.03 * len(same)
-    found = document["two_percent"]["claimed_faster"] >= 0.8 * len(less)
+    held = document["same"]["claimed_faster"] <= 0.03 * document["same"]["pairs"]
+    found = document["two_percent"]["claimed_faster"] >= 0.8 * document["two_percent"]["pairs"]
     return int(not (held and found))
 
 

@@ -13,7 +13,9 @@ from contracts.contract import Argument, Contract, Variant
 from engine.evaluate.build import Builder
 from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
+from engine.evaluate.timing import summarise as timing_of
 from engine.extract_cu import extract_cu
+from engine.records import Evaluation, Failure
 from engine.toolchain import find_toolchain
 from tests.evaluate_harness import NO_GPU, spec
 
@@ -96,3 +98,25 @@ def test_the_usual_way_of_the_speed_benchmark_binds_what_a_source_declares(tmp_p
     source = Source(name="scale", text="", space="cuda", folder=tmp_path, written_by="codegen")
     assert evaluator.peer([source], tmp_path, cuda=True)[0]["seconds"] == 1
     assert json.loads((tmp_path / "peer-0" / "told.json").read_text())["functions"] == ["scale_forward"]
+
+
+async def test_one_refusal_does_not_end_the_timing_benchmark_and_many_do(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
+    import same_vs_same
+
+    class Judge:
+        def __init__(self, refused):
+            self.refused, self.count = refused, 0
+
+        async def evaluate(self, _contract, candidate):
+            self.count += 1
+            if self.count in self.refused:
+                return Evaluation(candidate_id=candidate.id, stage="built", failure=Failure(stage="time", reason="busy"))
+            timing = timing_of([100.0] * 8, [100.0] * 8)
+            return Evaluation(candidate_id=candidate.id, stage="timed", timing=timing)
+
+    found = await same_vs_same.timed(Judge({1, 12}), None, "same", "", 20, 60.0)
+    summary = same_vs_same.summary(found)
+    assert (summary["pairs"], summary["refused"], summary["claimed_faster"]) == (18, ["busy", "busy"], 0)
+    with pytest.raises(SystemExit, match="busy"):
+        await same_vs_same.timed(Judge({1, 2}), None, "same", "", 20, 60.0)

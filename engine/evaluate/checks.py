@@ -24,7 +24,7 @@
 | stream order | results are ready for work enqueued on the current stream right after the call |
 | cuda errors | no error pending after a call |
 | host access | host code reads and writes host memory only |
-| backend flags | torch's flags, current stream and L2 limit are as before |
+| backend flags | torch's flags, current device and stream and L2 limit are as before |
 | threads | no thread appears after the first calls |
 | timed calls audited | outputs of timed calls, picked afterwards, are right |
 | calls alike | a timed call takes as long as the others of its block: none does the work of several |
