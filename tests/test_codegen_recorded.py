@@ -26,6 +26,10 @@ class Deep(nn.Module):
         return x, x.sum(1)
 
 
+def softmaxes():
+    return nn.Sequential(nn.Linear(20, 20), nn.Softmax(1), nn.Linear(20, 20), nn.Softmax(1)).eval().requires_grad_(False)
+
+
 def offered(module, inputs, space="cuda"):
     program, _, _ = program_of(module, inputs, space=space)
     return [t.values for t in program.tunables if t.key == "launches"]
@@ -52,6 +56,38 @@ def test_replays_follow_new_values_weights_and_addresses(tmp_path):
         for a, b in zip(got, want, strict=True):
             torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-5)
     assert len({t.data_ptr() for got, _ in held for t in got}) == 6
+
+
+@needs_compiler
+@pytest.mark.timeout(600)
+def test_a_call_inside_of_a_callers_graph_becomes_part_of_it(tmp_path):
+    module, x = softmaxes(), torch.randn(5, 20)
+    program, contract, state = program_of(module, [x], space="cuda", choices=GRAPH)
+    replayed = re.search(r"return (Net_replayed\([^)]*\));", program.source)[1]
+    source = program.source.replace(f"return {replayed};", f"""{replayed};
+  at::cuda::CUDAGraph callers;
+  callers.capture_begin();
+  const at::Tensor result = {replayed};
+  callers.capture_end();
+  callers.replay();
+  return result;""")
+
+    torch.testing.assert_close(Lab(tmp_path).load(contract, source)(*state, x), module(x))
+
+
+@needs_compiler
+@pytest.mark.timeout(600)
+def test_a_failure_while_a_call_is_recorded_ends_the_recording(tmp_path):
+    module, x = softmaxes(), torch.randn(5, 20)
+    program, contract, state = program_of(module, [x], space="cuda", choices=GRAPH)
+    source = program.source.replace("const std::vector<at::Tensor>& own) {", """const std::vector<at::Tensor>& own) {
+    static int calls = 0;
+    TORCH_CHECK(++calls != 2, "fails while it is recorded");""")
+    function = Lab(tmp_path).load(contract, source)
+
+    with pytest.raises(RuntimeError, match="fails while it is recorded"):
+        function(*state, x)
+    torch.testing.assert_close(function(*state, x), module(x))
 
 
 class Called(Deep):

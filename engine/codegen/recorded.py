@@ -85,7 +85,16 @@ static Recording* record(const std::vector<at::Tensor>& arguments, const Work& w
   C10_CUDA_CHECK(cudaStreamWaitEvent(own, recording->done, 0));
   work(recording->arguments);
   recording->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-  recording->results = work(recording->arguments);
+  try {
+    recording->results = work(recording->arguments);
+  } catch (...) {
+    // A thread that went on recording could not allocate any more.
+    try {
+      recording->graph.capture_end();
+    } catch (...) {
+    }
+    throw;
+  }
   recording->graph.capture_end();
   C10_CUDA_CHECK(cudaEventRecord(recording->done, own));
   return recording.release();
@@ -122,18 +131,23 @@ def function(contract: Contract, variant: Variant) -> str:
     taken = ", ".join(f"const torch::Tensor& argument_{i}" for i in range(len(tensors)))
     names = ", ".join(f"argument_{i}" for i in range(len(tensors)))
     result_type = returns_of(len(contract.outputs))
-    call = f"{contract.name}_variant({', '.join(f'own[{i}]' for i in range(len(tensors)))})"
+    name = f"{contract.name}_variant"
+    call = f"{name}({', '.join(f'own[{i}]' for i in range(len(tensors)))})"
     single = len(contract.outputs) == 1
     made = f"std::vector<at::Tensor>{{{call}}}" if single else call
     lines = [
-        f"// {contract.name}_variant, replayed. Recordings live as long as the process, one a device.",
+        f"// {name}, replayed. Recordings live as long as the process, one a device.",
         f"static {result_type} {contract.name}_replayed({taken}) {{",
+        "  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();",
+        "  cudaStreamCaptureStatus capturing;",
+        "  C10_CUDA_CHECK(cudaStreamIsCapturing(stream, &capturing));",
+        "  // Where the caller records a graph of its own, this call becomes part of it.",
+        f"  if (capturing != cudaStreamCaptureStatusNone) return {name}({names});",
         "  static Recording* recordings[64] = {};",
         "  static std::mutex mutex;",
         "  const std::lock_guard<std::mutex> lock(mutex);",
         "  const int64_t device = argument_0.get_device();",
         '  TORCH_CHECK(device >= 0 && device < 64, "device index ", device, " is out of range");',
-        "  const cudaStream_t stream = at::cuda::getCurrentCUDAStream();",
         f"  const std::vector<at::Tensor> arguments{{{names}}};",
         f"  const auto work = [](const std::vector<at::Tensor>& own) {{ return {made}; }};",
         "  if (recordings[device] == nullptr) recordings[device] = record(arguments, work);",
