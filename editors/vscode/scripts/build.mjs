@@ -16,6 +16,9 @@ if (process.argv.includes("--tests")) {
   rmSync("out/unit", { recursive: true, force: true }); // A test that is gone would be run from there for ever.
   if (tests.length === 0) throw new Error(`there are no tests in ${folder}`);
   for (const name of tests) {
-    await build({ ...common, entryPoints: [`${folder}/${name}`], outfile: `out/unit/${basename(name, ".ts")}.js` });
+    await build({
+      ...common, entryPoints: [`${folder}/${name}`], outfile: `out/unit/${basename(name, ".ts")}.js`,
+      external: [], alias: { vscode: "./test/unit/vscode.ts" },
+    });
   }
 }

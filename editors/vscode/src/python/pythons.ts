@@ -64,6 +64,8 @@ export class Pythons {
 
   /** The interpreters for a folder. */
   choice(scope: vscode.Uri | undefined): Promise<Choice> {
+    // A Python in a folder that is not trusted may be anything: it is not even asked what it is.
+    if (!vscode.workspace.isTrusted) return Promise.resolve({ server: undefined, worker: undefined, looked: [] });
     const folder = scope === undefined ? undefined : vscode.workspace.getWorkspaceFolder(scope)?.uri;
     const key = folder?.toString() ?? "";
     const known = this.choices.get(key) ?? this.look(folder);
