@@ -60,12 +60,15 @@ export class Review implements vscode.Disposable {
     // A module's first kernel is new as a whole. It opens beside the module, which is what it stands for.
     const left = comparison.left === null ? NOTHING : vscode.Uri.parse(comparison.left);
     const line = kernelLine(await textOf(left), await textOf(right));
+    // One review a site: an older one would show what is no longer chosen.
+    const older = this.rightsOf(site);
+    older.delete(right.toString());
     this.reviewed.set(right.toString(), { uri, symbol, result, candidate, choices, line });
     const title = `${symbol}: ${comparison.left === null ? "new kernel" : "current ↔ candidate"} ${place(choices, candidate)}${speed(candidate)}`;
     const selection = new vscode.Range(line, 0, line, 0);
     const viewColumn = columnOf(uri, comparison.left === null);
     await vscode.commands.executeCommand("vscode.diff", left, right, title, { preview: true, selection, viewColumn });
-    this.look();
+    await this.drop(older);
   }
 
   /** Shows the next or previous candidate in the place of this one. */
@@ -91,39 +94,37 @@ export class Review implements vscode.Disposable {
 
   /** Puts the candidate into the user's files. */
   async accept(site: Site = this.needed()): Promise<void> {
-    const { uri, symbol } = site;
-    await this.apply("hiera.accept", { uri, symbol });
-    await this.close({ uri, symbol });
-    await showFile(vscode.Uri.parse(uri));
+    await this.apply("hiera.accept", told(site));
+    await this.close(site);
+    await showFile(vscode.Uri.parse(site.uri));
   }
 
   /** Puts the kernel into the module's text, so that the module runs it. */
   async use(site: Site): Promise<void> {
-    await this.apply("hiera.use", { uri: site.uri, symbol: site.symbol });
+    await this.apply("hiera.use", told(site));
     await this.close(site);
   }
 
   /** Puts the result away; its run stays in the store. */
   async discard(site: Site = this.needed()): Promise<void> {
-    await this.client.command("hiera.discard", { uri: site.uri, symbol: site.symbol });
+    const { uri, symbol, run } = told(site);
+    await this.client.command("hiera.discard", { uri, symbol, run });
     await this.close(site);
     this.client.resultsChanged();
   }
 
   private async choose(what: { step: number } | { candidate: string }): Promise<void> {
-    const { uri, symbol } = this.needed();
-    await this.client.command("hiera.choose", { uri, symbol, ...what });
-    const before = this.rightsOf({ uri, symbol });
-    await this.open({ uri, symbol });
-    const shown = candidateInFront()?.toString();
-    await closeTabs(new Set([...before].filter((right) => right !== shown)));
+    const here = this.needed();
+    const { uri, symbol, run } = told(here);
+    await this.client.command("hiera.choose", { uri, symbol, run, ...what });
+    await this.open(here);
     this.client.resultsChanged();
   }
 
   private async apply(command: string, site: Site): Promise<void> {
     const dirty = new Set(vscode.workspace.textDocuments.filter((document) => document.isDirty));
     const { applied, reason, folder } = await this.client.command<Applied>(command, site);
-    if (!applied) throw new Error(`the files were not changed${reason ? `: ${reason}` : ""}`);
+    if (!applied) throw new Error(`VS Code did not change the files${reason ? `: ${reason}` : ", so ask again"}`);
     await saveChanged(dirty);
     if (folder !== undefined) {
       const where = vscode.workspace.asRelativePath(folder);
@@ -134,14 +135,20 @@ export class Review implements vscode.Disposable {
 
   private async close(site: Site): Promise<void> {
     void vscode.commands.executeCommand("setContext", "hiera.reviewed", true);
-    const rights = this.rightsOf(site);
+    await this.drop(this.rightsOf(site));
+  }
+
+  private async drop(rights: ReadonlySet<string>): Promise<void> {
     await closeTabs(rights);
     for (const right of rights) this.reviewed.delete(right);
     this.look();
   }
 
   private rightsOf({ uri, symbol }: Site): Set<string> {
-    return new Set([...this.reviewed].filter(([, at]) => at.uri === uri && at.symbol === symbol).map(([right]) => right));
+    // The server and VS Code spell a path in different ways.
+    const file = vscode.Uri.parse(uri).toString();
+    const ours = [...this.reviewed].filter(([, at]) => vscode.Uri.parse(at.uri).toString() === file && at.symbol === symbol);
+    return new Set(ours.map(([right]) => right));
   }
 
   private needed(): Reviewed {
@@ -154,6 +161,12 @@ export class Review implements vscode.Disposable {
     void vscode.commands.executeCommand("setContext", "hiera.reviewing", this.current !== undefined);
     this.changes.fire();
   }
+}
+
+/** What a command is told of a site: of a review also what the user sees, so that nothing else is taken for it. */
+function told(site: Site | Reviewed): Site & { readonly run?: string; readonly candidate?: string } {
+  const { uri, symbol } = site;
+  return "result" in site ? { uri, symbol, run: site.result.summary.run, candidate: site.candidate.id } : { uri, symbol };
 }
 
 function choicesOf(result: Result | null): Candidate[] {

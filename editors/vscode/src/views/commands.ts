@@ -66,7 +66,7 @@ async function review(client: HieraClient, { run, candidate }: CandidateNode): P
   const document = await vscode.workspace.openTextDocument(vscode.Uri.parse(run.uri));
   const { reviewable } = await client.command<Run>("hiera.run", { run: run.run });
   if (reviewable) {
-    await client.command("hiera.choose", { ...site, candidate: candidate.id });
+    await client.command("hiera.choose", { ...site, run: run.run, candidate: candidate.id });
     client.resultsChanged();
     await vscode.commands.executeCommand("hiera.review", site);
     return;
