@@ -6,9 +6,13 @@ import type { Progress } from "../server/middleware";
 const TOKEN = /^hiera-job-\d+$/;
 
 interface Shown {
-  readonly progress: vscode.Progress<{ message?: string; increment?: number }>;
-  readonly close: () => void;
+  /** Undefined until VS Code shows it, which is later than it was asked to: a short job has ended by then. */
+  progress: vscode.Progress<{ message?: string; increment?: number }> | undefined;
+  close: () => void;
+  message: string | undefined;
   percentage: number;
+  /** How much of `percentage` VS Code was told. */
+  told: number;
 }
 
 export class JobProgress {
@@ -32,28 +36,36 @@ export class JobProgress {
   }
 
   private open(token: string, title: string, message: string | undefined): void {
+    const shown: Shown = { progress: undefined, close: () => undefined, message, percentage: 0, told: 0 };
+    const ended = new Promise<void>((resolve) => { shown.close = resolve; });
+    this.shown.set(token, shown);
     const options = { location: vscode.ProgressLocation.Notification, title, cancellable: true };
     void vscode.window.withProgress(options, (progress, cancelled) => {
       cancelled.onCancellationRequested(() => {
         this.cancel(token);
       });
-      return new Promise<void>((resolve) => {
-        this.shown.set(token, { progress, close: resolve, percentage: 0 });
-        this.report(token, message, 0);
-      });
+      shown.progress = progress;
+      tell(shown);
+      return ended;
     });
   }
 
   private report(token: string, message: string | undefined, percentage: number | undefined): void {
     const shown = this.shown.get(token);
     if (shown === undefined) return;
-    const increment = Math.max(0, (percentage ?? shown.percentage) - shown.percentage);
-    shown.percentage += increment;
-    shown.progress.report({ increment, ...(message === undefined ? {} : { message }) });
+    shown.message = message ?? shown.message;
+    shown.percentage = Math.max(shown.percentage, percentage ?? 0);
+    tell(shown);
   }
 
   private close(token: string): void {
     this.shown.get(token)?.close();
     this.shown.delete(token);
   }
+}
+
+function tell(shown: Shown): void {
+  const { message, percentage, told } = shown;
+  shown.progress?.report({ increment: percentage - told, ...(message === undefined ? {} : { message }) });
+  if (shown.progress !== undefined) shown.told = percentage;
 }
