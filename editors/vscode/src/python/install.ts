@@ -44,7 +44,8 @@ async function install(
   await rm(filling, { recursive: true, force: true });
   const common = ["install", "--only-binary", ":all:", "--target", filling, "-r", file];
   try {
-    await run(python, ["-m", "pip", "--disable-pip-version-check", ...common], log, token);
+    // -P: a `pip.py` in the folder that we run in is not pip.
+    await run(python, ["-P", "-m", "pip", "--disable-pip-version-check", ...common], log, token);
   } catch (error) {
     // Environments made by uv have no pip.
     if (!(error instanceof Error) || !error.message.includes("No module named pip")) throw error;

@@ -18,8 +18,11 @@ export interface Probed {
 }
 
 const LIMIT_MS = 20_000;
+// The folder that it runs in is no place for modules, whoever may write there.
 const PROGRAM = `
-import json, platform, sys, sysconfig
+import sys
+sys.path[:] = [entry for entry in sys.path if entry]
+import json, platform, sysconfig
 from importlib import util
 def find(name):
     try:
@@ -47,7 +50,7 @@ print(json.dumps({
 /** Asks an interpreter; throws an error that says in words what is wrong with it. */
 export async function probe(path: string): Promise<Probed> {
   const output = await new Promise<string>((resolve, reject) => {
-    // Away from the user's folder: its modules would be found before those of the interpreter.
+    // Away from the user's folder, whose files choose the version where Python is a shim.
     const options = { timeout: LIMIT_MS, killSignal: "SIGKILL" as const, cwd: tmpdir() };
     execFile(path, ["-c", PROGRAM], options, (error, stdout, stderr) => {
       if (error === null) resolve(stdout);

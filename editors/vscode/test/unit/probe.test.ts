@@ -35,6 +35,19 @@ test("what an interpreter prints at its start does not matter", async (t) => {
   assert.ok((await probe(noisy)).version[0] >= 3);
 });
 
+test("a module where temporary files lie is none of the interpreter's", async (t) => {
+  const root = folder(t);
+  const before = process.env["TMPDIR"];
+  t.after(() => {
+    if (before === undefined) delete process.env["TMPDIR"];
+    else process.env["TMPDIR"] = before;
+  });
+  file(join(root, "json.py"), "raise SystemExit('the wrong json')");
+  process.env["TMPDIR"] = root;
+
+  assert.ok((await probe(python)).version[0] >= 3);
+});
+
 test("what cannot be an interpreter is told in words", async (t) => {
   const root = folder(t);
 
