@@ -12,7 +12,9 @@ import { middleware, type Progress } from "./middleware";
 import type { RunningJob } from "./protocol";
 import { QuietClient } from "./quietClient";
 import { Stderr } from "./stderr";
+import { within } from "./within";
 
+const START_MS = 60_000;
 const STOP_MS = 3000;
 const LAST_WORDS_MS = 500;
 const SELECTOR = [
@@ -127,7 +129,8 @@ export class Connection implements HieraClient, vscode.Disposable {
       this.client.registerFeature(abilities());
       this.client.onDidChangeState(({ newState }) => { this.follow(newState); });
       this.client.onNotification("experimental/serverStatus", () => { void this.hearJobs(); });
-      await this.client.start();
+      // Without a limit nobody could restart a server that hangs at its start.
+      await within(START_MS, this.client.start());
       await this.ready;
     } catch (error) {
       this.log.error(error instanceof Error ? error : String(error));
