@@ -58,8 +58,10 @@ async function select(pythons: Pythons): Promise<void> {
   if (picked === undefined) return;
   const path = picked.path ?? (picked.label.includes("Browse") ? await browse() : await typed());
   if (path === undefined || path === "") return;
-  const probed = await probe(path);
-  if (probed.torch === null) throw new Error(`${path} (${described(probed)}) has no torch`);
+  const probed = await probe(path).catch((error: unknown) => {
+    throw new Error(`${path} cannot be used: ${error instanceof Error ? error.message : String(error)}`);
+  });
+  if (probed.torch === null) throw new Error(`${path} (${described(probed)}) has no torch: install it there, or select another`);
   const target = folder === undefined ? vscode.ConfigurationTarget.Global : vscode.ConfigurationTarget.Workspace;
   await vscode.workspace.getConfiguration("hiera").update("worker.interpreter", path, target);
 }

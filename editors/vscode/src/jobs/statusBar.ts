@@ -32,7 +32,8 @@ export function registerStatusBar(context: vscode.ExtensionContext, client: Hier
       item.tooltip = first === undefined ? "Jobs and results of HIERA" : offered.map((site) => `${site.symbol}: ${site.headline}`).join("\n");
       item.command = "hiera.showJobs";
     }
-    item.accessibilityInformation = { label: item.text.replace(/\$\([^)]*\)\s*/g, "") };
+    // Icons say the state to the eye alone.
+    item.accessibilityInformation = { label: `${item.text.replace(/\$\([^)]*\)\s*/g, "")}: ${item.tooltip}` };
     item.show();
   };
 
