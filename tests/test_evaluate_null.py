@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.contract import Argument, Contract, Variant
+from contracts.errors import InputError
 from engine.evaluate.build import Builder
 from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
@@ -120,3 +121,41 @@ async def test_one_refusal_does_not_end_the_timing_benchmark_and_many_do(monkeyp
     assert (summary["pairs"], summary["refused"], summary["claimed_faster"]) == (18, ["busy", "busy"], 0)
     with pytest.raises(SystemExit, match="busy"):
         await same_vs_same.timed(Judge({1, 2}), None, "same", "", 20, 60.0)
+
+
+PROBABILITIES = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.nn.functional.binary_cross_entropy(x, y)
+def get_inputs():
+    return [torch.rand(16, 20), torch.rand(16, 20)]
+def get_init_inputs():
+    return []
+"""
+
+
+async def test_a_module_that_refuses_other_values_is_tested_with_values_like_its_examples(tmp_path):
+    (tmp_path / "groundtruth.py").write_text(PROBABILITIES)
+    arguments = tuple(Argument(name=name, role="input", tensor=spec("float32", 16, 20), path=name) for name in "xy")
+    contract = Contract(name="loss", entry="loss", arguments=arguments, output_tree=0, variants=(
+        Variant(name="example", tensors={a.name: a.tensor for a in arguments}, outputs=(spec("float32"),)),))
+    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cpu", budget_bytes=1 << 26)
+    shown = []
+    try:
+        await session.open()
+        common = {"timeout_s": 60, "variant": 0, "set": 0, "phase": 0, "seed": 5, "fixed_seed": 6}
+        drawn = await session.judge.call("draw", family="randn", **common)
+        await session.judge.call("expect", timeout_s=60, seed=7, remember=True, conditioned=True)
+        for seed, where in enumerate(("inside", "last", "swap", "anywhere", "last", "last")):
+            await session.judge.call("change", timeout_s=60, seed=seed, argument="xy"[seed % 2], where=where)
+            shown.append((await session.judge.call("expect", timeout_s=60, seed=7))["shows"])
+        with pytest.raises(InputError, match="refuses values unlike its example's"):
+            await session.judge.call("draw", family="needle", **common)
+    finally:
+        await session.close()
+
+    assert session.confined
+    assert drawn["confined"]
+    assert not session.trivial
+    assert len(shown) == 6

@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from contracts.errors import HieraError, InputError, WorkerError
+from contracts.errors import HieraError, InputError, WorkerError, WorkerTimeoutError
 from engine.evaluate import replies, sandbox
 from engine.evaluate.verify import seeds
 from engine.evaluate.watch import Allowance, watch
@@ -90,6 +90,7 @@ class Session:
         self.trivial: tuple[str, ...] = ()
         self.trivial_note = ""
         self.weights_carry = False
+        self.confined = False
         self._spare: asyncio.Task[Worker] | None = None
         self._host_copies = False
         self._candidates: set[Worker] = set()
@@ -104,6 +105,21 @@ class Session:
         """
         await self.open_judge()
         assert self.judge is not None
+        try:
+            await self._null_test()
+        except WorkerTimeoutError:
+            raise
+        except WorkerError:
+            # The module may refuse values unlike its example's, such as probabilities beyond 1. On a GPU that can be
+            # an assertion in a kernel, after which the process is of no use.
+            self.confined = True
+            await self._drop()
+            await self.open_judge()
+            await self._null_test()
+        self.warm()
+
+    async def _null_test(self) -> None:
+        assert self.judge is not None
         drawn = seeds()
         try:
             found = await self.judge.call("null_test", timeout_s=START_S, families=["randn", "example"],
@@ -113,7 +129,6 @@ class Session:
         except InputError as error:
             # Two references at once can be too much for the device where one is not.
             self.trivial_note = error.problem
-        self.warm()
 
     async def reopen(self) -> None:
         """Start the judge again after it failed; candidates' processes go with it."""
@@ -212,7 +227,8 @@ class Session:
             self.opened = await self.judge.call(
                 "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
                 device=self.device, shared=str(self._shared), sets=GUARD_SETS, budget_bytes=self._budget_bytes,
-                extension=extension, host_copies=self._host_copies, carrying=self.weights_carry)
+                extension=extension, host_copies=self._host_copies, carrying=self.weights_carry,
+                confined=self.confined)
         except BaseException:
             await self._drop()
             raise

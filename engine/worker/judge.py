@@ -13,6 +13,9 @@ from _hiera_worker.judge_reference import Reference
 from _hiera_worker.judge_state import LARGE_BYTES, SLACK, State
 from _hiera_worker.wire import Refusal
 
+# Operators whose kernels assert that probabilities are some: on a GPU that ends every later call of the process.
+ASSERTING = frozenset({"bernoulli", "binary_cross_entropy", "multinomial"})
+
 
 def handle(kind, request, emit):
     """Serve one request; see the functions below for what each one does."""
@@ -65,6 +68,7 @@ def open_contract(request):
     state.spreads = state.configurable and _may_multiply(state.contract)
     state.clock = None
     state.carrying = request.get("carrying", False)
+    state.confined = request.get("confined", False)
     judge_state.release_cache()
     sizes = [judge_state.set_bytes(i) for i in range(len(state.variants))]
     fixed = max(judge_state.fixed_bytes(i) for i in range(len(state.variants)))
@@ -101,7 +105,7 @@ def draw(request):
     state.places = places
     judge_state.sum_inputs()
     state.slab.publish()
-    return {"arguments": judge_state.described(places)}
+    return {"arguments": judge_state.described(places), "confined": state.confined}
 
 
 def change(request):
@@ -113,7 +117,8 @@ def change(request):
     state.changed = []
     tensor = state.values[request["argument"]]
     generator = torch.Generator().manual_seed(request["seed"])
-    done = judge_change.change(tensor, state.profiles[request["argument"]], request["where"], generator)
+    done = judge_change.change(tensor, state.profiles[request["argument"]], request["where"], generator,
+                               confined=state.confined)
     if done:
         state.changed.append((tensor, done))
     state.expected = None
@@ -346,6 +351,8 @@ def _shaken(values):
             continue
         signs = torch.randint(0, 2, value.shape, generator=generator, device=value.device) * 2 - 1
         shaken[name] = value + value * (signs * (2 * unit)).to(value.dtype)
+        if State.confined and value.numel():
+            shaken[name] = shaken[name].clamp(value.min(), value.max())
     return shaken
 
 
@@ -387,12 +394,21 @@ def _profiles():
     return found
 
 
+def _possible(family):
+    """The family to draw: the example's own where the module takes no other values, or none at all."""
+    asserts = any(node["op"].split(".")[1] in ASSERTING for variant in State.variants
+                  for node in (variant.get("graph") or {"nodes": ()})["nodes"])
+    if (State.confined and family not in ("randn", "example")) or (asserts and family in judge_inputs.NOT_FINITE):
+        raise Refusal("the module refuses values unlike its example's", "nothing: it is tested with values like those")
+    return "example" if State.confined else family
+
+
 def _fill(request, places, fixed=True, direct=False):
     state = State
     device = state.device
     inputs = torch.Generator(device=device).manual_seed(request["seed"])
     weights = torch.Generator(device=device).manual_seed(request["fixed_seed"])
-    family = request["family"]
+    family = _possible(request["family"])
     real = []
     if family == "example" and request["variant"] == 0 and not direct and state.set_bytes < LARGE_BYTES:
         real = state.reference.example_inputs(request["seed"])

@@ -11,7 +11,7 @@ AMOUNTS = (3.0, -3.0, 64.0, -64.0)
 TRIES = 64
 
 
-def change(tensor, found, where, generator):
+def change(tensor, found, where, generator, *, confined=False):
     """Change one element, or let two trade places, in place.
 
     Args:
@@ -19,6 +19,7 @@ def change(tensor, found, where, generator):
         found: Its `judge_inputs.Profile`: what values it may have.
         where: `inside`, `last`, `swap` or `anywhere`.
         generator: On the CPU.
+        confined: The new value is one that the example could have had.
 
     Returns:
         (place, earlier value) pairs for `undo`; empty where no other value is possible.
@@ -29,7 +30,7 @@ def change(tensor, found, where, generator):
         return _swap(tensor, generator)
     place = _place(tensor.shape, _index(tensor.numel(), where, generator))
     old = tensor[place].clone()
-    new = _other(old, found, where, generator)
+    new = _other(old, found, where, generator, confined)
     if new is None:
         return []
     tensor[place] = new
@@ -63,7 +64,7 @@ def _swap(tensor, generator):
     return []
 
 
-def _other(old, found, where, generator):
+def _other(old, found, where, generator, confined):
     if old.dtype is torch.bool:
         return ~old
     if found.kind == "integer":
@@ -75,6 +76,9 @@ def _other(old, found, where, generator):
     if found.kind == "few values":
         values = [v for v in found.values if v != float(old)]
         return values[_random(len(values), generator)]
+    if confined:
+        share = float(torch.rand((), generator=generator))
+        return torch.full_like(old, found.low + share * (found.high - found.low))
     # The last one so much that a sum over millions shows whether it was read.
     amount = AMOUNTS[2] if where == "last" else AMOUNTS[_random(len(AMOUNTS), generator)]
     if found.low >= 0 and found.kind != "normal" and float(old.real) + amount < 0:

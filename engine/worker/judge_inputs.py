@@ -10,6 +10,7 @@ import torch
 FAMILIES = ("randn", "example", "randn small", "half zeros", "needle", "integers", "randn large", "shifted",
             "far below zero", "large mean", "zero rows", "ties", "ramp", "constant rows", "not a number", "infinite",
             "minus infinity", "denormal")
+NOT_FINITE = frozenset({"not a number", "infinite", "minus infinity"})
 SAMPLE, CHUNK = 1 << 16, 1 << 23
 FEW_VALUES = 8
 
