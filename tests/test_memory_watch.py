@@ -124,7 +124,11 @@ def test_no_driver_and_no_gpu_are_no_error(monkeypatch):
     assert watch.Allowance().how(os.getpid()) == ""
 
 
-def test_a_family_is_found_from_the_top():
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_family_is_found_from_the_top(monkeypatch, listed):
+    if not listed:  # As on a kernel without /proc/PID/task/TID/children.
+        monkeypatch.setattr(watch, "_kernel_lists_children", lambda: False)
+        monkeypatch.setattr(watch, "CHILDREN", "no such file")
     child = asyncio.run(_child_family())
     assert child
 

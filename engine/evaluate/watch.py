@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from engine import nvml
 from engine.processes import Worker
 
 PERIOD_S = 0.1
+CHILDREN = "*/children"
 HOST_BYTES = 8 << 30
 # A card with less than this part free is full: nobody's next allocation can be counted on.
 FULL = 0.03
@@ -92,10 +94,27 @@ def _held(gpu: nvml.Gpu, pid: int) -> int | None:
 def _family(pid: int) -> list[int]:
     """A process and all that descend from it, such as what runs behind a sandbox's own process."""
     found = [pid]
-    for parent in found:
-        for path in Path("/proc", str(parent), "task").glob("*/children"):
+    parents = {} if _kernel_lists_children() else _parents()
+    for one in found:
+        for path in Path("/proc", str(one), "task").glob(CHILDREN):
             with contextlib.suppress(OSError):
                 found += [int(word) for word in path.read_text().split()]
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+@functools.cache
+def _kernel_lists_children() -> bool:
+    return any(Path("/proc/self/task").glob(CHILDREN))
+
+
+def _parents() -> dict[int, int]:
+    """Every process and its parent, for kernels that do not list a process's children."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # The name, in brackets, may hold anything.
+            found[int(path.parent.name)] = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
     return found
 
 
