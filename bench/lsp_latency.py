@@ -29,6 +29,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from lsp_client import FULL, Client  # noqa: E402 - the path comes first.
 
+from engine.bench.provenance import PACKAGES, checkout_commit  # noqa: E402
+
+MEASURED = (*PACKAGES, "hiera_lsp", "bench", "tests")
+
 BARE = (
     "from pygls.lsp.server import LanguageServer; from lsprotocol import types; s = LanguageServer('bare', '1');\n"
     "@s.feature(types.TEXT_DOCUMENT_HOVER)\ndef hover(p): return types.Hover(types.MarkupContent('markdown', 'x'))\n"
@@ -175,6 +179,7 @@ async def measure(rounds: int, seconds: float) -> dict[str, Any]:
         bare = statistics.median(begun["bare_pygls"])
         found: dict[str, Any] = {
             "benchmark": "lsp_latency", "at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": await checkout_commit(MEASURED),
             "machine": {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version(),
                         "system": platform.platform()},
             "initialize": {name: {**spread(values), "ratio_to_bare": round(statistics.median(values) / bare, 3)}

@@ -31,6 +31,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from lsp_client import FULL, Client  # noqa: E402 - the path comes first.
 
+from engine.bench.provenance import PACKAGES, checkout_commit  # noqa: E402
+
+MEASURED = (*PACKAGES, "hiera_lsp", "bench", "tests")
+
 # What happens in an hour of work.
 CHANGES = 1800
 HOVERS = 360
@@ -202,6 +206,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = {
         "benchmark": "lsp_soak", "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": asyncio.run(checkout_commit(MEASURED)),
         "machine": {"cpus": os.cpu_count(), "load": os.getloadavg(), "python": platform.python_version(), "system": platform.platform()},
         **asyncio.run(soak(arguments.hours)),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ async def provenance(commit: str | None = None) -> dict[str, Any]:
         commit: What to call the state of our text; None asks git, where we run from a checkout.
     """
     return {
-        "sitting": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit or await _commit(),
+        "sitting": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit or await checkout_commit(),
         "text_sha256": text_digest(), "machine": {"cpus": os.cpu_count(), "system": platform.platform(terse=True)},
     }
 
@@ -38,13 +39,13 @@ def text_digest() -> str:
     return digest.hexdigest()[:12]
 
 
-async def _commit() -> str | None:
-    """The checkout's commit, with a `+` where our files differ from it; None where this is no checkout of ours."""
+async def checkout_commit(packages: Sequence[str] = PACKAGES) -> str | None:
+    """The checkout's commit, with a `+` where files of `packages` differ from it; None where this is no checkout."""
     known = await _git("ls-files", "engine/optimize.py")
     commit = await _git("rev-parse", "--short=12", "HEAD")
     if not known or not commit:
         return None
-    return commit + ("+" if await _git("status", "--porcelain", "--", *PACKAGES) else "")
+    return commit + ("+" if await _git("status", "--porcelain", "--", *packages) else "")
 
 
 async def _git(*words: str) -> str:
