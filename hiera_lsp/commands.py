@@ -169,7 +169,8 @@ class Commands:
     def _start(self, document: Document, site: EditorSite, job: Any, **how: Any) -> dict[str, Any]:
         self._publisher.clear_problem(document.uri, site.symbol)
         settings = self._session.settings_of(document.uri)
-        key = self._session.secrets.get(settings.llm_key_variable)
+        # A job that asks no model needs no key.
+        key = self._session.secrets.get(settings.llm_key_variable) if job.agent == "llm" else None
         extra = {settings.llm_key_variable: key} if key else {}
         running = self._session.jobs.start(
             Site(document.uri, site.symbol), job, text_hash=site.text_hash, on_progress=self._on_progress,

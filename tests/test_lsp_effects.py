@@ -146,6 +146,11 @@ async def test_a_key_from_the_editors_store_reaches_its_job_alone(tmp_path: Path
     # The first run with a model names the endpoint, and only the first.
     told = [n["params"]["message"] for n in client.notifications if n["method"] == "window/showMessage"]
     assert [t for t in told if t.startswith("HIERA sends the source of this kernel to http://127.0.0.1:1/v1")] == told
+    # A job that asks no model gets no key.
+    client.settings = {**client.settings, "agent": "expert"}
+    client.notify("workspace/didChangeConfiguration", {"settings": None})
+    without = await asked(client, tmp_path, uri, "Block")
+    assert (without["agent"], without["llm.key_variable"], without["key"]) == ("expert", "MY_KEY", None)
 
 
 @pytest.mark.parametrize(("wanted", "good", "bad"), [("off", 0, 0), ("onError", 0, 1), ("always", 1, 1)])
