@@ -8,6 +8,9 @@ import pytest
 from engine import nvml, processes
 from engine.devices import find_device
 from engine.evaluate import gpu_lock, sandbox
+from engine.evaluate.session import Session
+from engine.toolchain import find_toolchain
+from tests.evaluate_harness import softmax_contract
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 HOLD = """
@@ -56,3 +59,21 @@ async def test_cuda_works_in_the_candidates_sandbox(tmp_path):
     command = sandbox.candidate_command(tmp_path, cuda=True, python=sys.executable)
     done = await processes.run([*command, sys.executable, "-c", HOLD, "0"], timeout_s=120, cwd=tmp_path)
     assert done.stdout == "held\n", done.output
+
+
+async def test_judge_and_candidate_share_memory_whatever_shuts_the_candidate_in(tmp_path):
+    contract, groundtruth = softmax_contract()
+    (tmp_path / "groundtruth.py").write_text(groundtruth)
+    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cuda:0", budget_bytes=1 << 26)
+    try:
+        await session.open()
+        worker = await session._take({})
+        drawn = await session.judge.call("draw", timeout_s=60, variant=0, family="randn", set=0, phase=0, seed=1, fixed_seed=1)
+        assert (await worker.call("sets", timeout_s=60, sets=[drawn["arguments"]]))["ok"]
+        assert await session.sound()
+        transport = session.opened["arguments"]["transport"]
+    finally:
+        await session.close()
+    report = await sandbox.candidate_report(cuda=True)
+    if transport != "cuda ipc" or report["bubblewrap"] != "in force":
+        pytest.skip(f"it works, but by {transport}; bubblewrap: {report['bubblewrap']}")
