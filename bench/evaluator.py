@@ -35,6 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from evaluator_corpus import Source, corpus, faulty, interpreter  # noqa: E402 - the path comes first.
 from evaluator_pipeline import pipelines  # noqa: E402
 
+from contracts.errors import HieraError  # noqa: E402
 from engine.devices import find_device  # noqa: E402
 from engine.evaluate import sandbox  # noqa: E402
 from engine.evaluate.binding import read_binding  # noqa: E402
@@ -289,7 +290,10 @@ async def main() -> int:
         document["times_faster"] = round(theirs / ours, 1) if ours and theirs else None
         ours, theirs = document["load_s"]["all"].get("median_cpu_s"), document["load_inline_s"]["all"].get("median_cpu_s")
         document["times_less_cpu"] = round(theirs / ours, 1) if ours and theirs else None
-        document["pipeline"] = await pipelines(toolchain, device, scratch, builder)
+        try:
+            document["pipeline"] = await pipelines(toolchain, device, scratch, builder)
+        except (HieraError, subprocess.TimeoutExpired) as error:  # What was measured until now is worth keeping.
+            document["pipeline"] = {"not_run": str(error)}
     document["machine"]["load_average_after"] = os.getloadavg()
     if options.json:
         Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
