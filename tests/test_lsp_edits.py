@@ -7,6 +7,7 @@ import copy
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from pygls.workspace import PositionCodec
 
 sys.path.insert(0, str(Path(__file__).parent))
 from lsp_client import FULL, Client, LspError, edited
@@ -25,6 +27,7 @@ from contracts.cuda_adaptor import MARK
 from contracts.demo import torch_demo
 from contracts.errors import ConfigError
 from hiera_lsp.command_results import ResultCommands
+from hiera_lsp.documents import Document
 from hiera_lsp.features import edits
 
 VSCODE = FULL
@@ -373,6 +376,21 @@ async def test_explain_report_and_profile(tmp_path: Path, start) -> None:
     with pytest.raises(LspError):  # The stored run has no events: an error with words, not a crash.
         await client.command("hiera.report", uri=uri, symbol="Block")
     assert (await client.actions(uri, LINE))[4]["title"] == "Profile kernel: Block"
+
+
+def test_the_ends_of_a_large_file_are_changed_in_no_time() -> None:
+    lines = [line for n in range(4000) for line in (f"__global__ void k{n}() {{\n", "  __syncthreads();\n", "}\n", "\n")]
+    changed = ["// first\n", *lines[1:9000], *lines[9003:-3], "  // last\n", *lines[-2:]]
+    document = Document("file:///a.cu", source="".join(lines), position_codec=PositionCodec())
+    begun = time.monotonic()
+    made = edits.line_edits(document, "".join(changed))
+    took_s = time.monotonic() - begun
+    plain = [{"range": {"start": {"line": e.range.start.line, "character": 0}, "end": {"line": e.range.end.line, "character": 0}},
+              "newText": e.new_text} for e in made]
+
+    assert edited(document.source, plain, "utf-16") == "".join(changed)
+    assert [(e.range.start.line, e.range.end.line) for e in made] == [(0, 1), (9000, 9003), (15997, 15998)]
+    assert took_s < 5  # Far below a second; each line with each takes many.
 
 
 def test_the_test_client_applies_edits_as_editors_do() -> None:

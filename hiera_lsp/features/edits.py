@@ -173,7 +173,8 @@ def line_edits(document: Document, new_text: str) -> list[types.TextEdit]:
     head = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     limit = min(len(old), len(new)) - head
     tail = next((i for i in range(limit) if old[-1 - i] != new[-1 - i]), limit)
-    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
+    # Lines such as `}` are matched beside rarer ones only: each with each takes many seconds in a large file.
+    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail])
     return [
         types.TextEdit(
             range=types.Range(
