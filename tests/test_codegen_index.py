@@ -44,3 +44,12 @@ def test_merged_loops_read_as_one_step():
 
     assert to_cpp((k // 4) * 4 + k % 4) == "k"
     assert to_cpp((k // 12) * 100 + (k % 12) * 5) == "k / 12 * 100 + (k % 12) * 5"
+
+
+def test_products_and_sums_beyond_32_bits_are_written_with_64():
+    a, b = variable("a", 64), variable("b", 10)
+
+    assert to_cpp(a * 1000 + b) == "a * 1000 + b"
+    assert to_cpp(a * 40_000_000 + b) == "a * 40000000L + b"
+    assert to_cpp(b * 200_000_000 + a * 10_000_000) == "b * 200000000L + a * 10000000"
+    assert to_cpp((a * 40_000_000 + b) % 2_000_000_011) == "((a * 40000000L + b) % 2000000011)"

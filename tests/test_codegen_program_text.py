@@ -81,6 +81,28 @@ def test_a_view_of_an_argument_is_returned_as_a_copy_and_a_result_as_it_is():
     assert "with_strides(mul" in text[text.index("return {"):]
 
 
+@pytest.mark.parametrize(("function", "shapes", "written"), [
+    (lambda x: F.softmax(x, 0), [(64, 40_000_000)], "[p * 40000000L + row]"),
+    (lambda x: x.sum(1) + x[:, 0], [(8, 400_000_000)], "[row * 400000000L]"),
+    (lambda x, w: F.conv2d(x.mT, w, stride=(100, 1)), [(1, 4, 8, 400_000_000), (8, 4, 100, 1)],
+     "+ int64_t(iW) * 400000000"),
+], ids=["loop variable", "join of parts", "image"])
+def test_offsets_beyond_32_bits_are_counted_in_64(function, shapes, written):
+    program, _, _ = program_of(function, [torch.empty(shape, device="meta") for shape in shapes], space="cuda")
+
+    assert written in program.source
+
+
+def test_a_convolution_of_more_pixels_than_own_kernels_count_is_the_librarys():
+    inputs = [torch.empty(shape, device="meta") for shape in ((2048, 2, 1024, 1024), (2, 2, 1, 1))]
+
+    program, _, _ = program_of(lambda x, w: F.conv2d(x, w), inputs)
+    with pytest.raises(CannotWrite, match="no kernel in cuda"):
+        program_of(lambda x, w: F.conv2d(x, w), inputs, space="cuda")
+
+    assert program.torch_calls == ("conv2d",)
+
+
 def test_every_shape_variant_has_a_function_and_others_are_refused():
     class Net(nn.Module):
         def forward(self, x):

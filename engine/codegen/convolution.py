@@ -118,8 +118,6 @@ def as_product(
     """
     terms = conv.in_channels * prod(conv.kernel)
     pixels = conv.batch * prod(conv.result)
-    if pixels >= 2**31 or terms >= 2**31:
-        raise CannotWrite(f"{name} has more pixels than its kernel counts")
     ctype = CPP_TYPE[dtype]
     pointers = {
         "image": (ctype, expressions[conv.input], False), "weight": (ctype, expressions[conv.weight], False),
@@ -201,7 +199,7 @@ def _image_body(conv: Convolution) -> list[str]:
         if size == 1 and conv.kernel[position] == 1 and conv.result[position] == 1 and not conv.padding[position]:
             continue
         lines += _gather_lines(conv, position, d)
-        where.append(f"i{d} * {step}" if step != 1 else f"i{d}")
+        where.append(_step(f"i{d}", size, step))
     return [*lines, f"return arguments.image + {' + '.join(where) or '0'};"]
 
 
@@ -238,9 +236,14 @@ def _store_lines(conv: Convolution, value: str) -> list[str]:
     where.append(f"int64_t(batch * M + m) * {conv.result_step[1]}")
     for position, d in enumerate(_DIMS):
         if conv.result[position] > 1:
-            step = conv.result_step[2 + position]
-            where.append(f"o{d} * {step}" if step != 1 else f"o{d}")
+            where.append(_step(f"o{d}", conv.result[position], conv.result_step[2 + position]))
     return [f"narrow({value}, arguments.result[{' + '.join(where)}]);"]
+
+
+def _step(variable: str, size: int, step: int) -> str:
+    """The offset of a position along one dimension."""
+    wide = f"int64_t({variable})" if size * step >= 2**31 else variable
+    return f"{wide} * {step}" if step != 1 else wide
 
 
 def _padding(padding: Arg, kernel: tuple[int, ...], dilation: tuple[int, ...], node: Node) -> tuple[int, ...]:

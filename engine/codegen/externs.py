@@ -15,7 +15,7 @@ from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cubla
 from engine.codegen.aliasing import offset_views
 from engine.codegen.aten_calls import CallWriter
 from engine.codegen.layout import Formats, memory_format
-from engine.codegen.products import ExternCode, Product, write_product
+from engine.codegen.products import SUM_TYPE, ExternCode, Product, write_product
 from engine.records import Device
 
 # ATen operators that make, fill or re-describe a tensor: no arithmetic, so every space may call them.
@@ -110,14 +110,14 @@ class ExternWriter:
         raise CannotWrite(f"{node.op} on {self._dtype(node)} has no kernel in {self.recipe.space}")
 
     def _has_own(self, node: Node) -> bool:
+        if self._dtype(node) not in SUM_TYPE:
+            return False
         try:
-            if node.base in matmul.MATMULS:
-                matmul.parse(node, self.layouts)
-            else:
-                convolution.parse(node, self.layouts)
+            product = self._as_product(node)
         except CannotWrite:
             return False
-        return self._dtype(node) in ("float64", "float32", "float16", "bfloat16")
+        # Kernels count in 32 bits, up to the end of the last tile.
+        return max(product.batch, product.m, product.n, product.k) < 2**31 - 1024
 
     def _dtype(self, node: Node) -> str:
         return self.layouts[node.out].dtype

@@ -221,14 +221,19 @@ def reduced_test(index: Index, bound: int) -> tuple[Index, int]:
 
 
 def to_cpp(value: Index) -> str:
-    """C++ text. Terms with large factors come first, as people write them."""
+    """C++ text. Terms with large factors come first, as people write them.
+
+    Loop variables may be 32 bits wide: factors are 64 where the product, or the sum that it begins, may be larger.
+    """
     parts = []
     for atom, factor in sorted(value.terms, key=lambda term: (-abs(term[1]), str(term[0]))):
         text = _atom_cpp(atom)
+        reached = Index(0, ((atom, factor),)) if parts else value
+        wide = "L" if max(map(abs, reached.range)) >= 2**31 else ""
         if factor == -1:
             parts.append(f"-{text}")
         else:
-            parts.append(text if factor == 1 else f"{text} * {factor}")
+            parts.append(text if factor == 1 else f"{text} * {factor}{wide}")
     if value.constant or not parts:
         parts.append(str(value.constant))
     return " + ".join(parts).replace("+ -", "- ")

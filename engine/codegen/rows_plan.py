@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from contracts.tensors import TensorSpec
 from engine.codegen import Tunable
@@ -67,13 +68,15 @@ def power_of_two(value: float) -> int:
 def contiguous_side(nest: Nest, usage: Usage, layouts: Mapping[str, TensorSpec]) -> str:
     """`inner` or `rows`: along which the most bytes lie next to each other."""
     inner = {name for name, size in nest.inner if size > 1}
+    sizes = dict((*nest.rows, *nest.inner))
     votes = {"inner": 0, "rows": 0}
     for value, position, _ in usage.accesses:
         plain = [(abs(c), atom.name) for atom, c in position.terms if hasattr(atom, "size")]
         if not plain:
             continue
         _, name = min(plain)
-        votes["inner" if name in inner else "rows"] += layouts[value].size_bytes
+        touched = layouts[value].item_bytes * prod(sizes.get(name, 1) for name in position.variables())
+        votes["inner" if name in inner else "rows"] += min(touched, layouts[value].size_bytes)
     return "rows" if votes["rows"] > votes["inner"] else "inner"
 
 
