@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from hiera_lsp.server import HieraServer
 
 MIN_INTERVAL_S = 0.25
-
-
 TITLES = {"optimize": "Optimize kernel", "reverify": "Re-verify kernel", "profile": "Profile kernel"}
 
 

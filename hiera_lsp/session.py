@@ -22,6 +22,7 @@ from hiera_lsp.sites import EditorSite, SiteFinder
 if TYPE_CHECKING:  # The engine is loaded when the first job asks for it, not before the editor has its answer.
     from engine.trajectory import Job, ModelOptions
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """What the client can do; every optional answer asks here first."""

@@ -235,6 +235,9 @@ async def test_listing_whole_actions_changes_nothing(tmp_path: Path, start) -> N
 
     assert await standing(client, uri, "Block") == "accepted"
     assert next(a for a in actions if a["title"].startswith("Use"))["command"]["command"] == "hiera.use"
+    whole["workspace"]["applyEdit"] = False
+    client, uri = await start(path, whole)
+    assert "edit" in next(a for a in await client.actions(uri, LINE) if a["title"].startswith("Use"))
 
 
 def test_a_disk_that_gets_full_leaves_a_whole_kernel_in_a_folder_that_is_ours(tmp_path: Path, monkeypatch) -> None:

@@ -84,8 +84,10 @@ def _resolve_edit(
 ) -> None:
     """Put the edit into the action where the client asks for it when it is chosen; else a command that does it."""
     do = action.data["do"]  # type: ignore[index]
-    resolves = session.client.resolve_edit or session.client.resolve_command
-    if site.kind != "cuda" and not (session.client.create_files and resolves):
+    client = session.client
+    # Listing whole actions must change nothing, unless no command could apply the edit afterwards.
+    whole = not (client.resolve_edit or client.resolve_command)
+    if site.kind != "cuda" and (not client.create_files or (whole and client.apply_edit)):
         action.command = _command(action.title, f"hiera.{do}", document, site.symbol)
         return
     if do == "accept":

@@ -22,23 +22,21 @@ ANNOTATION = "hiera"
 Change = types.TextDocumentEdit | types.CreateFile | types.RenameFile | types.DeleteFile
 
 
-def candidate_text(result: Result, candidate: str | None = None) -> str:
-    """The text a candidate would put into the user's file, without our adaptor.
+def candidate_text(result: Result) -> str:
+    """The text that the chosen candidate would put into the user's file, without our adaptor.
 
     Raises:
         InputError: The stored source is gone.
     """
     from contracts.cuda_adaptor import without_adaptor
 
-    wanted = candidate or result.chosen
-    found = next((c for c in result.summary.candidates if c.id == wanted), None)
     try:
-        if found is None:
+        if result.candidate is None:
             raise FileNotFoundError
-        return without_adaptor(Path(found.source).read_text(encoding="utf-8"))
+        return without_adaptor(Path(result.candidate.source).read_text(encoding="utf-8"))
     except OSError:
         raise InputError(
-            f"the source of candidate {wanted} is no longer stored", hint="run Optimize kernel again"
+            f"the source of candidate {result.chosen} is no longer stored", hint="run Optimize kernel again"
         ) from None
 
 
