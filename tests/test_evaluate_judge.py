@@ -252,11 +252,15 @@ def refused(call):
     return "allowed"
 import threading
 thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
+name = threading.get_native_id()
 print(json.dumps({{"report": report, "found": {{
     "fork": refused(os.fork), "exec": refused(lambda: os.execv("/bin/true", ["true"])),
     "network": refused(lambda: socket.socket(socket.AF_INET)), "kill": refused(lambda: os.kill(os.getppid(), 0)),
     "write": refused(lambda: open({other!r}, "w")), "read": refused(lambda: open({secret!r})),
-    "own": refused(lambda: open({mine!r} + "/x", "w"))}}}}))
+    "own": refused(lambda: open({mine!r} + "/x", "w")),
+    "machine": refused(lambda: open("/proc/sys/kernel/core_pattern", "a")),
+    "neighbour": refused(lambda: open("/proc/%d/oom_score_adj" % os.getppid(), "a")),
+    "thread": refused(lambda: os.write(os.open("/proc/self/task/%d/comm" % name, os.O_RDWR), b"named"))}}}}))
 """
 
 
@@ -270,11 +274,11 @@ def test_lockdown_refuses_what_a_kernel_does_not_need(tmp_path):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     doors = {"fork": "seccomp", "exec": "seccomp", "network": "seccomp", "kill": "seccomp", "write": "landlock",
-             "read": "landlock"}
+             "read": "landlock", "machine": "landlock", "neighbour": "landlock"}
     for door, measure in doors.items():
         if answer["report"][measure] == "in force":
             assert answer["found"][door] != "allowed", door
-    assert answer["found"]["own"] == "allowed"
+    assert answer["found"]["own"] == answer["found"]["thread"] == "allowed"
 
 
 ANY = judge_inputs.Profile("normal")

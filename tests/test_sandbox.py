@@ -32,6 +32,7 @@ def write(path):
     return "done"
 print(json.dumps({
     "shared": tries(lambda: write(shared + "/mine")), "outside": tries(lambda: write(outside)),
+    "machine": tries(lambda: os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY) and "done"),
     "tmp": tries(lambda: write("/tmp/hiera-escaped-here")), "usr": tries(lambda: write("/usr/hiera-escaped-here")),
     "network": tries(lambda: socket.create_connection(("127.0.0.1", int(sys.argv[4])), 2) and "done"),
     "key": tries(lambda: open(home + "/.ssh/id_ed25519").read()),
@@ -88,6 +89,7 @@ async def test_a_candidate_writes_to_its_own_folder_only(tmp_path, home, listene
     assert not (tmp_path / "outside").exists()
     assert found["outside"] != "done"
     assert found["usr"] != "done"
+    assert found["machine"] != "done"
     assert not Path("/tmp/hiera-escaped-here").exists()
     assert not Path("/dev/shm/hiera-escaped-here").exists()
     assert found["cwd"] == str(shared)

@@ -34,6 +34,8 @@ HIDDEN_AT_HOME = (
 HIDDEN_FOLDERS = ("/tmp", "/var/tmp", "/run", "/mnt", "/media", "/srv")
 # Of what is hidden with /run, what NVIDIA's driver and some distributions need.
 SHOWN_AGAIN = ("/run/nvidia-persistenced", "/run/nvidia", "/run/opengl-driver", "/run/current-system")
+# What root may change about the machine without any capability.
+MACHINE_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 DEVICE_FOLDER, DEVICES = Path("/dev"), ("nvidia*", "dxg", "nvhost*")
 _COMPILERS = (
     "--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--cap-drop", "ALL", "--proc", "/proc",
@@ -204,6 +206,8 @@ def candidate_command(
             command += ["--dev-bind-try", str(node), str(node)]
     else:
         command += ["--unshare-pid", "--unshare-ipc", "--proc", "/proc"]
+    for name in filter(os.path.exists, MACHINE_SETTINGS):
+        command += ["--ro-bind", name, name]
     for name in HIDDEN_FOLDERS:
         if Path(name).is_dir() and not Path(name).is_symlink():
             command += ["--tmpfs", name]

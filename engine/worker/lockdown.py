@@ -131,6 +131,7 @@ def _op(code, if_true, if_false, value):
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE = 1 << 14
 FILE_ACCESS = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
+_kept = []
 
 
 def _landlock(libc, writable, readable):
@@ -145,7 +146,11 @@ def _landlock(libc, writable, readable):
     try:
         for path in roots:
             _allow(libc, rules, path, look & handled)
-        _allow(libc, rules, "/proc", (look | WRITE_FILE) & handled)
+        _allow(libc, rules, "/proc", look & handled)
+        # CUDA names its threads there; the rest of /proc would let root change the machine. Kept open: the rule holds
+        # for as long as the kernel keeps this entry of /proc, and no longer.
+        _kept.append(os.open("/proc/self", os.O_PATH | os.O_CLOEXEC))
+        _rule(libc, rules, _kept[-1], (look | WRITE_FILE) & handled)
         for path in [*glob.glob("/dev/nvidia*"), "/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"]:
             _allow(libc, rules, path, (look | WRITE_FILE) & handled)
         for path in writable:
@@ -162,6 +167,10 @@ def _allow(libc, rules, path, access):
     try:
         if not os.path.isdir(path):
             access &= FILE_ACCESS
-        _checked(libc.syscall(445, rules, 1, struct.pack("=Qi", access, descriptor), 0))
+        _rule(libc, rules, descriptor, access)
     finally:
         os.close(descriptor)
+
+
+def _rule(libc, rules, descriptor, access):
+    _checked(libc.syscall(445, rules, 1, struct.pack("=Qi", access, descriptor), 0))
