@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from engine.presets import PRESETS
 from hiera_lsp.server import make_server
 from hiera_lsp.settings import CHOICES, KEYS, Settings, read_settings
 
@@ -40,6 +41,17 @@ def test_a_setting_has_the_servers_type_default_and_values(field: Any) -> None:
     assert setting["default"] == field.default
     assert tuple(setting.get("enum", ())) == CHOICES.get(field.name, ())
     assert len(setting.get("enumDescriptions", ())) == len(CHOICES.get(field.name, ()))
+
+
+def test_presets_have_the_sizes_that_are_told() -> None:
+    sizes = {name: str(preset.rounds * preset.per_round) for name, preset in PRESETS.items()}
+    setting = SETTINGS["hiera.preset"]
+    picker = (EXTENSION / "src" / "commands" / "optimize.ts").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+
+    assert dict(zip(setting["enum"], [text.split()[0] for text in setting["enumDescriptions"]], strict=True)) == sizes
+    assert dict(re.findall(r'label: "(\w+)", description: "(\d+) candidates"', picker)) == sizes
+    assert dict(re.findall(r"`(quick|normal|deep)` \((\d+)", page)) == sizes
 
 
 def test_defaults_and_the_pattern_are_what_the_server_takes() -> None:
