@@ -157,6 +157,38 @@ class Model(nn.Module):
         return {"out": self.bn(y.float()) + 1, "low": y}
 def get_inputs(): return [torch.randn(3, 4)]
 """,
+    "a plain tensor that forward assigns": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.randn(3, 5)
+        self.step = nn.Linear(9, 5)
+    def forward(self, x, y):
+        self.hidden.copy_(y)
+        self.hidden = self.hidden.to(x.device)
+        self.hidden = torch.tanh(self.step(torch.cat((x, self.hidden), dim=1)))
+        return self.hidden * 2
+def get_inputs(): return [torch.randn(3, 4), torch.randn(3, 5)]
+""",
+    "assigned tensors in what is traced below autograd": """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = torch.zeros(4)
+        self.register_buffer("mean", torch.zeros(4))
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ x.t()
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        self.last = x[0] + self.last
+        return y.float() + self.mean.sum()
+def get_inputs(): return [torch.randn(3, 4)]
+""",
+    "the data of an input": """
+class Model(nn.Module):
+    def forward(self, x): return x + (2 * x - x).data
+def get_inputs(): return [torch.randn(3, 4)]
+""",
     "no_grad inside, keyword-only argument": """
 class Model(nn.Module):
     def forward(self, x, *, y):
@@ -179,7 +211,8 @@ def test_the_graph_computes_what_the_module_computes(tmp_path: Path, title: str)
     args = [] if isinstance(inputs, dict) else inputs
     ordered = [kwargs[k] for k in ("x", "y")] if kwargs else args
     with torch.no_grad():
-        flat, mutated = run_graph(graph_of(reply), arguments_of(reply, copy.deepcopy(model), copy.deepcopy(ordered)))
+        before = arguments_of(reply, copy.deepcopy(model), copy.deepcopy(ordered))
+        flat, mutated = run_graph(graph_of(reply), before)
         given = copy.deepcopy(args)
         expected = model(*given, **kwargs)
     wanted = [v for v in pytree.tree_leaves(expected) if isinstance(v, torch.Tensor)]
@@ -187,7 +220,7 @@ def test_the_graph_computes_what_the_module_computes(tmp_path: Path, title: str)
     for got, want in zip(flat, wanted, strict=True):
         torch.testing.assert_close(got, want)
     after = arguments_of(reply, model, given if not kwargs else ordered)
-    for name, value in mutated.items():
+    for name, value in {**before, **mutated}.items():
         torch.testing.assert_close(value, after[name])
     marked = {a["name"] for a in reply["arguments"] if a["mutable"]}
     assert marked == set(mutated)

@@ -45,6 +45,16 @@ CASES = {
     "branch on a value": (model("return x if x.sum() > 0 else -x"), 9, "depends on tensor values", "torch.where"),
     "item": (model("return x * x.max().item()"), 9, "depends on tensor values", ".item()"),
     "shape from values": (model("return x[x > 0]"), 9, "depends on tensor values", "torch.where"),
+    "layers in a list": (
+        model("return self.layers[0](x)").replace(
+            "super().__init__()", "super().__init__(); self.layers = [torch.nn.Linear(4, 4)]"),
+        4, "neither argument, parameter nor buffer", "nn.ModuleList"
+    ),
+    "a momentum that a counter gives": (
+        model("return self.norm(x)").replace(
+            "super().__init__()", "super().__init__(); self.norm = torch.nn.BatchNorm1d(4, momentum=None)"),
+        9, "depends on tensor values", ".item()"
+    ),
     "numpy": (model("return torch.from_numpy(x.numpy() + 1)"), 9, "leaves torch", "torch operators"),
     "autocast for a GPU": (
         model("with torch.autocast('cuda'): return self.fc(x)"), 9, "autocast", "outside of forward"

@@ -1,5 +1,6 @@
 """Tracing a call on fake tensors: `torch.export`, and dispatch tracing where export gives up."""
 
+import contextlib
 import warnings
 
 import torch
@@ -27,27 +28,79 @@ class Function(torch.nn.Module):
 
 def trace(callee, example, mode, place):
     """Trace one example into a functional graph."""
-    run(callee, example, mode, place)
     module = callee if isinstance(callee, torch.nn.Module) else Function(callee)
+    loose = _loose_tensors(module)
+    state = {path: (value, value._version) for path, value in module.named_buffers()}
+    run(callee, example, mode, place)
+    _put_back(loose)
+    for path, value in module.named_buffers():
+        changed = path not in state or value is not state[path][0] or value._version != state[path][1]
+        if changed and isinstance(value, torch._subclasses.FakeTensor):
+            # Fake tensors remember small values: what a call changes is no constant, and no branch may rest on it.
+            value.constant = None
     with warnings.catch_warnings(), whole_recurrent_layers():
         warnings.simplefilter("ignore")
         try:
-            with fake(mode):
-                exported = torch.export.export(module, example.args, example.kwargs, strict=False)
-                if any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in exported.graph.nodes):
-                    raise NotImplementedError("higher-order operator")
-                return _from_export(exported.run_decompositions({}), module, example, place)
+            return _exported(module, example, mode, place)
         except Refusal:
             raise
         except Exception as first:
-            from _hiera_worker import probe_dispatch
+            with _as_buffers(loose):
+                try:
+                    return _traced_otherwise(module, example, mode, place, retry=bool(loose))
+                except Refusal:
+                    raise
+                except Exception:
+                    raise _refusal(first, place) from None
+        finally:
+            _put_back(loose)
 
-            try:
-                return probe_dispatch.trace(module, example, mode)
-            except Refusal:
-                raise
-            except Exception:
-                raise _refusal(first, place) from None
+
+def _exported(module, example, mode, place):
+    with fake(mode):
+        exported = torch.export.export(module, example.args, example.kwargs, strict=False)
+        if any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in exported.graph.nodes):
+            raise NotImplementedError("higher-order operator")
+        return _from_export(exported.run_decompositions({}), module, example, place)
+
+
+def _traced_otherwise(module, example, mode, place, *, retry):
+    from _hiera_worker import probe_dispatch
+
+    if retry:
+        try:
+            return _exported(module, example, mode, place)
+        except Refusal:
+            raise
+        except Exception:
+            pass  # What is left takes more, and its own error would say less than the first.
+    return probe_dispatch.trace(module, example, mode, place)
+
+
+def _loose_tensors(module):
+    """(owner, name, tensor) of tensors that are plain attributes: neither parameters nor buffers."""
+    return [(owner, name, value) for owner in module.modules() for name, value in vars(owner).items()
+            if isinstance(value, torch.Tensor)]
+
+
+def _put_back(loose):
+    for owner, name, value in loose:
+        setattr(owner, name, value)
+
+
+@contextlib.contextmanager
+def _as_buffers(loose):
+    """Plain attributes as buffers: `torch.export` forbids to assign the former, as in `self.hidden = ...`."""
+    try:
+        for owner, name, value in loose:
+            vars(owner).pop(name, None)
+            owner.register_buffer(name, value, persistent=False)
+        yield
+    finally:
+        for owner, name, value in loose:
+            owner._buffers.pop(name, None)
+            owner._non_persistent_buffers_set.discard(name)
+            setattr(owner, name, value)
 
 
 def run(callee, example, mode, place):
@@ -114,6 +167,8 @@ def _from_export(exported, module, example, place):
             if isinstance(_at_path(module, given.target), torch.Tensor):
                 holders.append((node, "tensor", given.target))
                 by_path[given.target] = node
+            elif isinstance(exported.constants[given.target], torch._subclasses.FakeTensor):
+                raise NotImplementedError("a tensor of the call taken for a constant, as with .data")
             else:
                 holders.append((node, "literal", exported.constants[given.target]))
         else:
