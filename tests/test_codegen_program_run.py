@@ -204,6 +204,33 @@ def test_an_argument_written_in_place_begins_where_wide_accesses_may(lab):
     assert torch.equal(total[:64], 1 + x[1:])
 
 
+class Buffers(nn.Module):
+    """Two buffers, updated from each other or from themselves."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.register_buffer("now", torch.randn(6, 6))
+        self.register_buffer("before", torch.randn(6, 6))
+
+    def forward(self, x):
+        if self.kind == "turned":
+            self.now.copy_(self.now.t().clone())
+        else:
+            old = self.before.clone()
+            self.before.copy_(self.now)
+            self.now.copy_(old if self.kind == "swapped" else x)
+        return x + self.before
+
+
+@pytest.mark.parametrize("space", ["cuda", "cuda_libs_torch"])
+@pytest.mark.parametrize("kind", ["turned", "swapped", "moved on"])
+def test_updates_read_what_arguments_held_before_the_call(lab, kind, space):
+    program = lab.check(Buffers(kind).eval(), [torch.randn(6, 6)], space=space)
+
+    assert "fresh_copy(b_now" in program.source or "fresh_copy(t," in program.source
+
+
 @pytest.mark.parametrize("space", ["cuda", "cuda_libs"])
 def test_products_without_results_launch_nothing(lab, space):
     lab.check(nn.Linear(8, 4).eval(), [torch.randn(0, 8)], space=space)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
+from engine.codegen import cpp
+from engine.codegen.aliasing import alias_roots
 
 # Above this size a copy fills the device by itself.
 _SMALL_NUMEL = 1 << 14
@@ -61,7 +63,15 @@ def update_lines(
     graph: Graph, counters: Counters, names: Callable[[str], str], layouts: Mapping[str, TensorSpec]
 ) -> list[str]:
     """Statements that bring the arguments up to date; they use `stream`."""
-    lines = []
+    # What an update reads of an argument that another one writes is kept first: updates may run at the same time.
+    roots, kept = alias_roots(graph), {}
+    for value in graph.mutations.values():
+        if roots.get(value, value) in graph.mutations and graph.mutations.get(value) != value:
+            kept[value] = names(f"{value}_before")
+    lines = [
+        f"const at::Tensor {before} = fresh_copy({names(value)}, {cpp.sizes(layouts[value].stride)});"
+        for value, before in kept.items()
+    ]
     for step in sorted(set(counters.steps.values())):
         those = ", ".join(names(argument) for argument, own in counters.steps.items() if own == step)
         lines.append(f"advance_counters({{{those}}}, {step}, stream);")
@@ -74,7 +84,7 @@ def update_lines(
             old.dtype == new.dtype == "float32" and old.is_contiguous and new.is_contiguous
             and old.numel <= _SMALL_NUMEL
         )
-        (small if together else large).append((names(argument), names(value)))
+        (small if together else large).append((names(argument), kept.get(value) or names(value)))
     if len(small) > 1:
         pairs = ", ".join(f"{{{target}, {source}}}" for target, source in small)
         lines.append(f"update_arguments({{{pairs}}}, stream);")
