@@ -93,6 +93,12 @@ def test_offsets_beyond_32_bits_are_counted_in_64(function, shapes, written):
     assert written in program.source
 
 
+def test_reading_one_element_of_a_row_does_not_spread_rows_over_lanes():
+    program, _, _ = program_of(lambda x: x.sum(1) + x[:, 0], [torch.empty(8, 4096, device="meta")], space="cuda")
+
+    assert "A block owns one row." in program.source
+
+
 def test_a_convolution_of_more_pixels_than_own_kernels_count_is_the_librarys():
     inputs = [torch.empty(shape, device="meta") for shape in ((2048, 2, 1024, 1024), (2, 2, 1, 1))]
 
