@@ -189,7 +189,9 @@ class ResultCommands:
         except JsonRpcException as error:
             answer = types.ApplyWorkspaceEditResult(applied=False, failure_reason=error.message)
         if answer.applied:
-            self.accepted(argument)
+            # The user may have taken long to confirm it, and a job has found something else by then.
+            if result_in(self._session, argument).summary.run == result.summary.run:
+                self.accepted(argument)
         else:
             logger.warning("the client did not apply the edit: %s", answer.failure_reason)
         return {"applied": answer.applied, "reason": answer.failure_reason}

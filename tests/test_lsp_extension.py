@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -162,3 +163,19 @@ async def test_what_is_accepted_is_what_the_review_shows(tmp_path: Path, start) 
     await client.command("hiera.accept", **shown)
 
     assert (await client.command("hiera.result", uri=uri, symbol="Block"))["chosen"] == "other"
+
+
+async def test_an_edit_that_is_confirmed_late_accepts_no_later_result(tmp_path: Path, start) -> None:
+    uri = (tmp_path / "project" / "model.py").as_uri()
+    store_result(tmp_path / "cache", uri, MODULE, "Block", summary(tmp_path / "cache" / "runs" / "run-1", FASTER, "block"))
+    client, _ = await start()
+    client.silent.add("workspace/applyEdit")
+    accepting = asyncio.create_task(client.command("hiera.accept", uri=uri, symbol="Block"))
+    await client.wait_for(lambda: any(r["method"] == "workspace/applyEdit" for r in client.requests))
+    asked = next(r for r in client.requests if r["method"] == "workspace/applyEdit")
+    await optimised(client, uri)
+    client._send({"id": asked["id"], "result": {"applied": True}})
+
+    assert (await accepting)["applied"] is True
+    result = await client.command("hiera.result", uri=uri, symbol="Block")
+    assert (result["summary"]["run"], result["standing"]) == ("run-Block", "offered")
