@@ -184,6 +184,15 @@ class Model(nn.Module):
         return y.float() + self.mean.sum()
 def get_inputs(): return [torch.randn(3, 4)]
 """,
+    "checks of values": """
+class Model(nn.Module):
+    def forward(self, x, y):
+        assert (x > -100).all() and 0 < y.min(), "small"
+        if not torch.isfinite(x).all():
+            raise ValueError("not finite")
+        return F.gaussian_nll_loss(x, 2 * x, y)
+def get_inputs(): return [torch.randn(3, 4), torch.rand(3, 4) + 1]
+""",
     "the data of an input": """
 class Model(nn.Module):
     def forward(self, x): return x + (2 * x - x).data
@@ -279,6 +288,14 @@ def test_dropout_in_training_is_random_and_without_effect_is_gone(tmp_path: Path
     text = HEAD + MODULES["dropout with probability 0 in training"]
     assert [n.op for n in graph_of(probe(tmp_path, text)).nodes] == ["aten.add.Tensor"]
     assert probe(tmp_path, text.replace("0.0", "0.1"))["random"]
+
+
+def test_a_check_of_values_is_taken_to_pass_and_noted(tmp_path: Path) -> None:
+    reply = probe(tmp_path, HEAD + MODULES["checks of values"])
+    notes = [note for note in reply["notes"] if "the check of values" in note]
+    assert len(notes) == 3
+    assert "functional.py" in notes[0]
+    assert "user_model.py" in notes[1]
 
 
 def test_shared_weights_are_one_argument_and_a_note(tmp_path: Path) -> None:

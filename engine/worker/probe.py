@@ -9,7 +9,7 @@ import os
 import warnings
 
 import torch
-from _hiera_worker import probe_inputs, probe_load, probe_shapes, probe_trace
+from _hiera_worker import probe_checks, probe_inputs, probe_load, probe_shapes, probe_trace
 from _hiera_worker.probe_graph import Conversion
 from _hiera_worker.wire import Refusal
 
@@ -42,6 +42,7 @@ def extract(request, emit):
 
 def describe(subject, request):
     """Trace every example of a subject; the reply of `extract`."""
+    probe_checks.passed.clear()
     variants = []
     first = None
     for example in subject.examples:
@@ -58,6 +59,8 @@ def describe(subject, request):
         low, high = subject.ranges.get(argument["path"], (None, None))
         if argument["role"] == "input":
             argument["low"], argument["high"] = low, high
+    subject.notes.extend(f"the check of values in {where} is taken to pass: a kernel does not make it"
+                         for where in sorted(probe_checks.passed))
     free, notes = probe_shapes.free_dimensions(subject, request.get("free_dims_s", 5.0))
     by_path = {a["path"]: a["name"] for a in first["arguments"] if a["role"] == "input"}
     module = subject.callee if isinstance(subject.callee, torch.nn.Module) else None

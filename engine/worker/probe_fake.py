@@ -3,6 +3,7 @@
 import contextlib
 
 import torch
+from _hiera_worker import probe_checks
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
@@ -66,6 +67,7 @@ def fake(mode):
         stack.enter_context(_no_cuda_autocast())
         if mode is not None:
             stack.enter_context(mode)
+            stack.enter_context(probe_checks.taken_to_pass())
         yield
 
 
