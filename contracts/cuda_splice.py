@@ -13,6 +13,7 @@ from contracts.spans import Span
 
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*(?P<what>[<\"][^>\"\n]+[>\"]).*\n?", re.MULTILINE)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT_OR_STRING = re.compile(rf'"(?:\\.|[^"\\\n])*"|{_COMMENT.pattern}', re.DOTALL)
 _BINDING = re.compile(r"^(?:PYBIND11_MODULE|TORCH_LIBRARY\w*)\s*\([^)]*\)\s*\{", re.MULTILINE)
 # Around what we wrote, so that a later kernel takes its place. No `// hiera:` line: those are read.
 _BEGIN, _END = "// ---- HIERA: {} ----", "// ---- HIERA: end of {} ----"
@@ -64,7 +65,7 @@ def with_bindings(text: str, original: str) -> str:
 
 
 def _block_end(text: str, start: int) -> int:
-    depth = 1
+    text, depth = _COMMENT_OR_STRING.sub(lambda found: " " * len(found[0]), text), 1
     for place in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[place], 0)
         if depth == 0:

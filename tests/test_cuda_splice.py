@@ -133,3 +133,9 @@ def test_lost_bindings_come_back() -> None:
     bare = USER.split("PYBIND11")[0]
     assert with_bindings(bare, USER) == USER
     assert with_bindings(USER, USER) == USER
+
+
+def test_braces_in_the_text_of_a_binding_are_not_its_end() -> None:
+    user = USER.replace('&work);', '&work, "of \\"{\\" {");  // {') + "\nint last() { return 1; }\n"
+
+    assert with_bindings(USER.split("PYBIND11")[0], user) == user.split("\nint last()")[0]
