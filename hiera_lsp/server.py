@@ -106,9 +106,11 @@ async def _serve(server: HieraServer, own_input: BinaryIO, output: BinaryIO) -> 
 
 def _leave(server: HieraServer) -> NoReturn:
     """End now, whatever thread still waits for something: 0 after a shutdown request, else 1."""
-    _end_children(server)
-    sys.stderr.flush()
-    os._exit(0 if server.protocol.is_shut_down else 1)
+    try:
+        _end_children(server)
+        sys.stderr.flush()
+    finally:
+        os._exit(0 if server.protocol.is_shut_down else 1)
 
 
 def _end_children(server: HieraServer) -> None:
