@@ -74,6 +74,12 @@ def test_rows_with_infinities_end_as_in_torch(length):
     check(every, [x])
 
 
+def test_the_mean_beside_a_variance_is_lost_to_an_infinity_as_in_torch():
+    x = torch.randn(4, 9, generator=torch.Generator().manual_seed(4))
+    x[0, 0], x[1, 2], x[2, 3] = float("inf"), -float("inf"), float("nan")
+    check(lambda x: (*torch.var_mean(x, 1), *torch.std_mean(x, 1), x.mean(1)), [x], everything_fused=False)
+
+
 def test_a_window_without_a_larger_value_gives_its_first_place():
     x = torch.full((1, 2, 6, 6), -float("inf"))
     x[0, 0, 3:, 3:] = 1

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from contracts.graph import Node
 from engine.codegen.lower import Lowered, Lowering, cast, elementwise, lowers
-from engine.codegen.lower_reductions import mean_of, parts_of
+from engine.codegen.lower_reductions import mean_of, parts_of, updated_mean
 from engine.codegen.lower_views import reshaped
 from engine.codegen.prims import NotFusibleError, Prim
 
@@ -170,7 +170,7 @@ def _batch_norm_training(low: Lowering, node: Node, source: Prim) -> Lowered:
     if "functional" in node.base:
         count = source.numel // source.shape[1]
         unbiased = elementwise(f"{name}_unbiased", "div", squares, float(max(count - 1, 1)), dtype=dtype)
-        news = [(running[0], mean), (running[1], unbiased)]
+        news = [(running[0], updated_mean(mean, squares, f"{name}_mean")), (running[1], unbiased)]
         positions = rest[-2:]
         out += [None] * (len(rest) - len(positions))
         for output, (old, new) in zip(positions, news, strict=True):

@@ -141,7 +141,13 @@ def _variance(low: Lowering, node: Node) -> Lowered:
         raise NotFusibleError(f"{node.op}: the correction is not a number")
     variance = elementwise(f"{name}_variance", "div", squares, float(max(count - correction, 0)), dtype=source.dtype)
     spread = elementwise(name, "sqrt", variance, dtype=source.dtype) if node.base.startswith("std") else variance
-    return (spread, mean) if node.base.endswith("_mean") else (spread,)
+    return (spread, updated_mean(mean, squares, f"{name}_mean")) if node.base.endswith("_mean") else (spread,)
+
+
+def updated_mean(mean: Prim, squares: Prim, name: str) -> Prim:
+    """The mean as PyTorch's running update (Welford) leaves it: NaN once an infinity was among the values."""
+    lost = Map(name=f"{name}_lost", dtype="bool", shape=mean.shape, op="isnan", args=(squares,), compute=squares.dtype)
+    return elementwise(name, "where", lost, squares, mean, dtype=mean.dtype)
 
 
 @lowers("logsumexp")
