@@ -201,6 +201,7 @@ class ResultCommands:
         if not edits.is_ours(folder):
             raise ConfigError("the output folder exists and is not ours", file=folder,
                               hint="set hiera.outputFolder to another place")
+        files = edits.safe_texts(self._session, folder, files)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, text in files.items():

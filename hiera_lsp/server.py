@@ -26,6 +26,7 @@ from hiera_lsp.publisher import Publisher
 from hiera_lsp.results import Results
 from hiera_lsp.session import Client, Session, results_folder
 from hiera_lsp.status import Status
+from hiera_lsp.written import Written
 
 logger = logging.getLogger(__name__)
 WARM_S = 0.2
@@ -40,7 +41,7 @@ class HieraServer(LanguageServer):
         super().__init__(
             "hiera-lsp", __version__, protocol_cls=HieraProtocol, converter_factory=converters.get_converter
         )
-        self.session = Session(results=Results(results_folder))
+        self.session = Session(results=Results(results_folder), written=Written(results_folder))
         self.publisher = Publisher(self, self.session)
         self.status = Status(self, self.session)
         self.commands = Commands(self, self.session, self.publisher, self.status)

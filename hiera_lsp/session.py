@@ -18,6 +18,7 @@ from hiera_lsp.jobs import Jobs, Site
 from hiera_lsp.results import Result, Results, Standing, made
 from hiera_lsp.settings import Settings
 from hiera_lsp.sites import EditorSite, SiteFinder
+from hiera_lsp.written import Written
 
 if TYPE_CHECKING:  # The engine is loaded when the first job asks for it, not before the editor has its answer.
     from engine.trajectory import Job, ModelOptions
@@ -119,6 +120,7 @@ class Session:
     trusted: bool = True
     finder: SiteFinder = field(default_factory=SiteFinder)
     results: Results = field(default_factory=Results)
+    written: Written = field(default_factory=Written)
     jobs: Jobs = field(default_factory=lambda: Jobs(os.environ))
     settings: dict[str, Settings] = field(default_factory=dict)
     sections: dict[str, Any] = field(default_factory=dict)

@@ -209,7 +209,7 @@ class Client:
     def apply(self, edit: dict[str, Any]) -> dict[str, str]:
         """Apply a workspace edit; the new texts of open documents, which the caller tells the server."""
         changed: dict[str, str] = {}
-        changes = edit.get("documentChanges") or [
+        changes = edit["documentChanges"] if "documentChanges" in edit else [
             {"textDocument": {"uri": uri, "version": None}, "edits": edits} for uri, edits in edit["changes"].items()]
         for change in changes:
             if change.get("kind") == "create":

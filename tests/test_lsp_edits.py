@@ -29,6 +29,8 @@ from contracts.errors import ConfigError
 from hiera_lsp.command_results import ResultCommands
 from hiera_lsp.documents import Document
 from hiera_lsp.features import edits
+from hiera_lsp.session import Session
+from hiera_lsp.written import Written
 
 VSCODE = FULL
 NEOVIM = {  # Neovim 0.11: no annotations, no documentChanges flag, utf-8 first.
@@ -224,6 +226,58 @@ async def test_a_use_that_was_undone_does_not_stand_in_the_way_of_accepting(tmp_
     assert [lens["command"]["command"] for lens in lenses] == ["hiera.explain", "hiera.use"]
 
 
+@pytest.mark.parametrize("name", list(CLIENTS))
+async def test_what_the_user_made_of_an_accepted_kernel_is_kept(tmp_path: Path, start, name: str) -> None:
+    path = module_file(tmp_path)
+    folder = path.parent / "hiera_kernels" / "block"
+    client, uri = await start(path, CLIENTS[name])
+
+    async def accept() -> dict[str, str]:
+        await client.command("hiera.accept", uri=uri, symbol="Block")
+        for created, text in client.created.items():
+            file = Path(unquote(created.removeprefix("file://")))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return {file.name: file.read_text() for file in folder.iterdir()}
+
+    def change(mine: str) -> None:
+        (folder / "cuda_source.cu").write_text(mine)
+        if name != "eglot":
+            client.created[(folder / "cuda_source.cu").as_uri()] = mine
+
+    offered = await accept()
+    kernel = offered["cuda_source.cu"]
+    assert set(offered) == set(edits.FILES)
+    change(kernel.replace("\n", "\r\n") + "\r\n")  # As an editor may save it.
+    assert set(await accept()) == set(edits.FILES)
+    change(kernel + "// mine\n")
+    kept = await accept()
+    assert kept == {**offered, "cuda_source.kept.cu": kernel + "// mine\n"}
+    change(kernel + "// mine\n")
+    assert await accept() == kept
+    change(kernel + "// mine again\n")
+    assert await accept() == {**kept, "cuda_source.kept-2.cu": kernel + "// mine again\n"}
+    assert await accept() == {**kept, "cuda_source.kept-2.cu": kernel + "// mine again\n"}
+
+
+async def test_a_file_that_is_no_text_is_not_replaced(tmp_path: Path, start) -> None:
+    path = module_file(tmp_path)
+    folder = path.parent / "hiera_kernels" / "block"
+    client, uri = await start(path, EGLOT)
+    await client.command("hiera.accept", uri=uri, symbol="Block")
+    (folder / "cuda_source.cu").write_bytes(b"// caf\xe9\n")
+    with pytest.raises(LspError, match=r"not UTF-8 text and would be replaced.*move it away"):
+        await client.command("hiera.accept", uri=uri, symbol="Block")
+    assert (folder / "cuda_source.cu").read_bytes() == b"// caf\xe9\n"
+
+
+def test_what_was_written_is_known_after_a_restart(tmp_path: Path) -> None:
+    Written(lambda: tmp_path).add(["one\n", "two"])
+    (tmp_path / "a.cu").write_text("two\n")
+    (tmp_path / "b.cu").write_text("three\n")
+    assert Written(lambda: tmp_path).kept(tmp_path, {"a.cu": "new", "b.cu": "new"}) == {"b.kept.cu": "three\n"}
+
+
 async def test_listing_whole_actions_changes_nothing(tmp_path: Path, start) -> None:
     """A client that cannot resolve gets its actions whole, and may take none of them."""
     whole = copy.deepcopy(FULL)
@@ -242,7 +296,7 @@ async def test_listing_whole_actions_changes_nothing(tmp_path: Path, start) -> N
 
 def test_a_disk_that_gets_full_leaves_a_whole_kernel_in_a_folder_that_is_ours(tmp_path: Path, monkeypatch) -> None:
     write, folder = Path.write_text, tmp_path / "block"
-    commands = ResultCommands(None, None, None)
+    commands = ResultCommands(None, Session(), None)
     files = dict.fromkeys(edits.FILES, "old")
 
     def full(path: Path, text: str, **how: Any) -> int:

@@ -53,7 +53,7 @@ def accept_edit(session: Session, document: Document, result: Result) -> types.W
         return text_edit(session.client, document, accepted_text(document, result), label)
     folder = output_folder(session, document, result)
     return types.WorkspaceEdit(
-        document_changes=folder_changes(session.client, document, folder, folder_texts(result)),
+        document_changes=folder_changes(session, document, folder, folder_texts(result)),
         change_annotations=annotations(session.client, label, confirm=not is_ours(folder)),
     )
 
@@ -135,11 +135,32 @@ def is_ours(folder: Path) -> bool:
         return False
 
 
-def folder_changes(client: Client, document: Document, folder: Path, texts: Mapping[str, str]) -> list[Change]:
-    """Changes that make the folder's files hold `texts`; files that hold them already are left alone."""
-    annotation = ANNOTATION if client.annotations else None
+def safe_texts(session: Session, folder: Path, texts: Mapping[str, str]) -> dict[str, str]:
+    """`texts`, and copies of what the user changed in the files that they replace.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    try:
+        kept = session.written.kept(folder, texts)
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}", hint="set hiera.outputFolder") from None
+    except UnicodeDecodeError:
+        raise InputError(f"a file in {folder} is not UTF-8 text and would be replaced", hint="move it away") from None
+    # Known before they are written: whoever finds exactly this text in a file loses nothing when it is replaced.
+    session.written.add(texts.values())
+    return {**kept, **texts}
+
+
+def folder_changes(session: Session, document: Document, folder: Path, texts: Mapping[str, str]) -> list[Change]:
+    """Changes that make the folder's files hold `texts`; files that hold them already are left alone.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    annotation = ANNOTATION if session.client.annotations else None
     changes: list[Change] = []
-    for name, text in texts.items():
+    for name, text in safe_texts(session, folder, texts).items():
         path = folder / name
         uri = uris.from_fs_path(str(path)) or ""
         place = types.Range(types.Position(0, 0), types.Position(0, 0))

@@ -39,7 +39,7 @@ def use_edit(session: Session, document: Document, site: EditorSite, result: Res
     text = used_text(document, site, folder, result)
     changes: list[edits.Change] = []
     if session.client.create_files:
-        changes = edits.folder_changes(session.client, document, folder, all_texts(document, result))
+        changes = edits.folder_changes(session, document, folder, all_texts(document, result))
     edit = edits.document_edits(
         session.client, document, edits.line_edits(document, text), f"HIERA: use kernel {result.chosen}", changes,
         confirm=not edits.is_ours(folder),
