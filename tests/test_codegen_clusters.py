@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from engine.codegen import Recipe, write
+from engine.codegen.rows_plan import RESERVED_SHARED_BYTES
 from engine.records import Device
 from tests.codegen_harness import H200, assert_close, compile_cubin, compiled, export_graph
 from tests.program_harness import contract_of, program_of
@@ -64,6 +65,24 @@ def test_the_launch_asks_for_what_the_kernel_holds():
     assert "launch_cluster(softmax_kernel, 8, 32, 1024, 196608, stream" in held.source
     assert "#include <cooperative_groups.h>" in held.source
     assert "launch_cluster" not in program.source
+
+
+def test_no_block_asks_for_more_than_it_can_have():
+    class Eight(nn.Module):
+        def forward(self, *x):
+            return sum(x).softmax(1)
+
+    inputs = [torch.randn(2, 34816) for _ in range(8)]
+    program, _, _ = program_of(Eight().eval(), inputs, space="cuda")
+    cluster = next(t for t in program.tunables if t.key.endswith(".cluster"))
+    chosen, _, _ = program_of(Eight().eval(), inputs, space="cuda", choices={cluster.key: 8})
+    threads = next(t for t in chosen.tunables if t.key.endswith(".cluster_threads"))
+    asked = []
+    for value in threads.values:
+        held, _, _ = program_of(Eight().eval(), inputs, space="cuda", choices={cluster.key: 8, threads.key: value})
+        asked.append(int(re.search(r"(\d+) bytes of dynamic shared memory", held.source)[1]))
+    assert max(asked) <= H200.shared_bytes_per_block - RESERVED_SHARED_BYTES
+    assert len(asked) < 3, "1024 threads round a row up to more than fits"
 
 
 def test_two_layers_share_a_kernel_that_holds_rows():

@@ -111,16 +111,17 @@ class _Held:
 
     def blocks(self, packs: int, width: int) -> int:
         """The fewest blocks whose shared memory holds a row; 0 where the device cannot."""
-        limit = self.device.shared_bytes_per_block - RESERVED_SHARED_BYTES
-        # Packs are held as they are in memory, single elements as they are computed with.
-        element_bytes = sum(each if width > 1 else max(each, 4) for each in self.item_bytes)
         for blocks in (1, 2, 4, 8):
-            if blocks > self.most_blocks:
-                return 0
-            threads = _cluster_threads(packs, blocks)
-            if -(-packs // (blocks * threads)) * threads * width * element_bytes <= limit:
+            if blocks <= self.most_blocks and self.fits(packs, width, blocks, _cluster_threads(packs, blocks)):
                 return blocks
         return 0
+
+    def fits(self, packs: int, width: int, blocks: int, threads: int) -> bool:
+        """True when so many blocks of so many threads hold a row."""
+        # Packs are held as they are in memory, single elements as they are computed with; each input from 16 bytes on.
+        items = -(-packs // (blocks * threads)) * threads * width
+        wanted = sum(-(-items * (each if width > 1 else max(each, 4)) // 16) * 16 for each in self.item_bytes)
+        return wanted <= self.device.shared_bytes_per_block - RESERVED_SHARED_BYTES
 
 
 def _cluster_threads(packs: int, blocks: int) -> int:
@@ -182,12 +183,14 @@ def _contiguous(
     tunables = [width_choice, sharing_choice, *([rows_choice] if rows_choice else [])]
     if held is not None and not fits and (fewest := held.blocks(packs, width)):
         cluster_choice = Tunable(key=f"{key}.cluster", direction="R", values=(
-            0, *(blocks for blocks in (fewest, 2 * fewest) if blocks <= held.most_blocks)),
+            0, fewest, *(blocks for blocks in (2 * fewest,) if blocks <= held.most_blocks and held.fits(
+                packs, width, blocks, _cluster_threads(packs, blocks)))),
             meaning="blocks that hold a row in their shared memory from pass to pass; 0: it is read again")
         cluster = _pick(cluster_choice, choices)
         if cluster:
             threads_choice = Tunable(key=f"{key}.cluster_threads", direction="P", values=_ordered(
-                _cluster_threads(packs, cluster), (1024, 512, 256)), meaning="threads of each of these blocks")
+                _cluster_threads(packs, cluster), tuple(t for t in (1024, 512, 256) if held.fits(
+                    packs, width, cluster, t))), meaning="threads of each of these blocks")
             threads = _pick(threads_choice, choices)
             flight_choice = Tunable(key=f"{key}.unroll", direction="R", values=(4, 8, 2),
                                     meaning="packs in flight in the loop over a row")
