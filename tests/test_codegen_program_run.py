@@ -243,6 +243,14 @@ def test_indexing_by_tensors(lab):
         lab.check(indices, [torch.randn(5, 5, 5), rows, columns], choices=choices)
 
 
+def test_a_single_number_has_dimensions_0_and_minus_1(lab):
+    def folded(x):
+        return (x.sum(-1), x.amax(0), x.argmax(-1), x.logsumexp(0), x.var(0, unbiased=False), x.max(0)[1], x.mean(-1),
+                x.flip(0) + 1, x.index_select(0, torch.tensor([0])), x.cumsum(0), x.softmax(-1))
+
+    lab.check(folded, [torch.randn(())])
+
+
 def test_integer_and_boolean_results(lab):
     for choices in ({}, {"fusion": "none"}):
         lab.check(integers, [torch.randint(0, 7, (3, 4))], choices=choices)

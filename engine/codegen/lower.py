@@ -98,7 +98,12 @@ class Lowering:
         entry = entry_of(node)
         if entry is None:
             raise NotFusibleError(f"{node.op} has no kernel here")
-        for name, prim in zip(node.outputs, entry.rule(self, node), strict=False):
+        try:
+            lowered = entry.rule(self, node)
+        except ZeroDivisionError:
+            # Of a single number, PyTorch takes dimensions 0 and -1; rules count from the end modulo the rank.
+            raise NotFusibleError(f"{node.op} along a dimension of a single number") from None
+        for name, prim in zip(node.outputs, lowered, strict=False):
             if name is not None and prim is not None:
                 self._check(name, prim)
                 self._prims[name] = prim

@@ -42,7 +42,8 @@ def parts_of(source: Prim, kind: str, dims: Sequence[int], name: str, *, parts: 
 def dims_of(low: Lowering, node: Node, source: Prim, argument: str = "dim") -> tuple[int, ...]:
     """The dimensions a node folds; none given means all."""
     dims = low.integers(node, argument)
-    return tuple(d % len(source.shape) for d in dims) if dims else tuple(range(len(source.shape)))
+    rank = len(source.shape)
+    return tuple(d % rank for d in dims) if dims and rank else tuple(range(rank))
 
 
 def mean_of(source: Prim, dims: Sequence[int], name: str, *, keepdim: bool) -> Prim:
