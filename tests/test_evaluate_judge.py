@@ -171,7 +171,8 @@ def test_double_reference_keeps_double_through_explicit_dtypes(tmp_path):
 
 
 @pytest.mark.parametrize("random", ["torch.nn.functional.dropout(x, 0.3, True)", "x * torch.rand_like(x)",
-                                    "x + torch.randn(64)", "torch.nn.functional.rrelu(x, training=True)"])
+                                    "x + torch.randn(64)", "x[torch.randperm(64)]",
+                                    "x + torch.randint(0, 9, (64,))", "torch.nn.functional.rrelu(x, training=True)"])
 def test_double_reference_draws_the_same_random_numbers(tmp_path, random):
     found = reference(tmp_path, MODULE.format(random))
     x = torch.randn(64)

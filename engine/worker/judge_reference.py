@@ -329,7 +329,7 @@ def _random(func, args, kwargs, dtype):
     if kwargs.get("dtype") is torch.float64:
         kwargs["dtype"] = dtype
     elif kwargs.get("dtype") is None and not any(isinstance(a, torch.Tensor) for a in args) and any(
-            a.name == "dtype" for a in schema.arguments):
+            a.name == "dtype" and a.default_value is None for a in schema.arguments):
         kwargs["dtype"] = torch.float32  # What the default was when the user's code ran.
     result = func(*narrow, **kwargs)
     positional = enumerate(schema.arguments[:len(args)])
