@@ -74,6 +74,14 @@ def test_rows_with_infinities_end_as_in_torch(length):
     check(every, [x])
 
 
+def test_softmax_over_one_element_that_a_row_was_folded_to():
+    def folded(x):
+        mean = x.mean(1, keepdim=True)
+        return F.softmax(mean, 1), F.log_softmax(mean, 1)
+
+    check(folded, [torch.randn(5, 16)])
+
+
 def test_the_mean_beside_a_variance_is_lost_to_an_infinity_as_in_torch():
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(4))
     x[0, 0], x[1, 2], x[2, 3] = float("inf"), -float("inf"), float("nan")
