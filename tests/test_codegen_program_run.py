@@ -174,6 +174,10 @@ def test_outputs_share_no_memory_with_arguments_or_each_other(lab):
     lab.check(views, [torch.randn(3, 4)])
 
 
+def test_an_einsum_of_one_tensor_is_no_view_of_its_argument(lab):
+    lab.check(lambda x: (torch.einsum("ijk->kji", x), torch.einsum("iij->ij", x)), [torch.randn(3, 3, 4)])
+
+
 def test_in_place_operators(lab):
     lab.check(in_place, [torch.randn(4, 8), torch.randn(4, 8)])
 

@@ -12,7 +12,7 @@ MAY_ALIAS = words(
     movedim narrow numpy_T mT mH adjoint permute positive ravel real reshape reshape_as resolve_conj resolve_neg
     select slice split split_with_sizes squeeze swapaxes swapdims t tensor_split to transpose type_as unbind
     unflatten unfold unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view view_as view_as_complex
-    view_as_real _reshape_alias _unsafe_view alpha_dropout"""
+    view_as_real _reshape_alias _unsafe_view alpha_dropout einsum"""
 )
 
 
@@ -23,7 +23,7 @@ def alias_roots(graph: Graph) -> dict[str, str]:
         if node.base not in MAY_ALIAS:
             continue
         sources = list(node.refs())
-        if not sources:
+        if not sources or (node.base == "einsum" and len(sources) > 1):
             continue
         for index, name in enumerate(node.outputs):
             if name is not None:
