@@ -294,3 +294,10 @@ def test_more_tensors_than_one_kernel_takes_are_joined_in_steps(lab, join):
 
     program = lab.check(steps, [torch.randn(130, 3, 2)], space="cuda")
     assert not program.torch_calls
+
+
+@pytest.mark.parametrize("space", ["cuda", "cuda_libs_torch"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 4e-3), (torch.bfloat16, 3e-2)])
+def test_statistics_of_half_types_are_updated(lab, space, dtype, tolerance):
+    module = nn.BatchNorm2d(4).to(dtype).train()
+    lab.check(module, [(torch.randn(3, 4, 5, 6) + 1).to(dtype)], space=space, tolerance=tolerance)

@@ -70,12 +70,16 @@ def _batch_norm(writer: CallWriter) -> list[str]:
     if any(outputs[1:3]):
         return writer.bind(writer.exact())
     training = bool(arguments.get("training", node.base != "_native_batch_norm_legit_no_training"))
-    lines, statistics = [], []
+    lines, statistics, converted = [], [], []
     for name, updated in (("running_mean", outputs[3]), ("running_var", outputs[4])):
         value = arguments.get(name)
         if isinstance(value, Ref) and updated is not None and writer.names(updated) != writer.names(value.name):
             lines.append(f"at::Tensor {writer.names(updated)} = {writer.names(value.name)}.clone();")
             statistics.append(writer.names(updated))
+            # The functional graph gives statistics of half types in float32.
+            if writer.values[updated].dtype != writer.values[value.name].dtype:
+                dtype = cpp.scalar_type(writer.values[updated].dtype)
+                converted.append(f"{writer.names(updated)} = {writer.names(updated)}.to({dtype});")
         else:
             statistics.append(writer.argument(value))
     source, weight, bias = (writer.argument(arguments[key]) for key in ("input", "weight", "bias"))
@@ -85,7 +89,7 @@ def _batch_norm(writer: CallWriter) -> list[str]:
         f"/*cudnn_enabled=*/true)"
     )
     target = f"at::Tensor {writer.names(outputs[0])} = " if outputs[0] else ""
-    return [*lines, f"{target}{call};"]
+    return [*lines, f"{target}{call};", *converted]
 
 
 EXPRESSIONS: dict[str, Callable[[CallWriter], str]] = {

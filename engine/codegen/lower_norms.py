@@ -177,9 +177,10 @@ def _batch_norm_training(low: Lowering, node: Node, source: Prim) -> Lowered:
             if output is None or old is None:
                 out.append(None)
                 continue
-            fresh = cast(reshaped(new, old.shape, output), old.dtype)
-            kept = elementwise(f"{output}_kept", "mul", old, 1.0 - momentum, dtype=old.dtype)
-            added = elementwise(f"{output}_added", "mul", fresh, float(momentum), dtype=old.dtype)
-            out.append(elementwise(output, "add", kept, added, dtype=old.dtype))
+            given = low.graph.values[output].dtype  # float32 also where the buffers are of half types.
+            fresh = cast(reshaped(new, old.shape, output), given)
+            kept = elementwise(f"{output}_kept", "mul", old, 1.0 - momentum, dtype=given)
+            added = elementwise(f"{output}_added", "mul", fresh, float(momentum), dtype=given)
+            out.append(elementwise(output, "add", kept, added, dtype=given))
     out += [None] * (len(node.outputs) - len(out))
     return out
