@@ -82,6 +82,17 @@ def test_softmax_over_one_element_that_a_row_was_folded_to():
     check(folded, [torch.randn(5, 16)])
 
 
+def test_folds_of_one_element_that_a_row_was_folded_to():
+    def folded(x):
+        one = x.sum(1, keepdim=True)
+        return (F.layer_norm(one, [1]), one.var(1, unbiased=False), one.logsumexp(1), one.prod(1), one.argmax(1),
+                F.rms_norm(one, [1], eps=1e-3), (one != 0).any(1))
+
+    x = torch.randn(5, 16)
+    x[1, 2], x[2, 3], x[3, 4] = float("inf"), -float("inf"), float("nan")
+    check(folded, [x], everything_fused=False)
+
+
 def test_the_mean_beside_a_variance_is_lost_to_an_infinity_as_in_torch():
     x = torch.randn(4, 9, generator=torch.Generator().manual_seed(4))
     x[0, 0], x[1, 2], x[2, 3] = float("inf"), -float("inf"), float("nan")

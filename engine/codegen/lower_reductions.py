@@ -22,9 +22,10 @@ def parts_of(source: Prim, kind: str, dims: Sequence[int], name: str, *, parts: 
     """Several parts of one reduction over `dims`."""
     rank = len(source.shape)
     folded = tuple(sorted({d % rank for d in dims})) if rank else ()
-    if kind in ("sum", "product", "largest", "smallest") and all(source.shape[d] == 1 for d in folded):
+    if all(source.shape[d] == 1 for d in folded) and (single := _of_one_element(source, kind, name)):
+        # A fold of one element would share the loop of what made it, and count it once for each turn.
         shape = tuple(1 if d in folded else n for d, n in enumerate(source.shape) if keepdim or d not in folded)
-        return [reshaped(source, shape, name)]
+        return [reshaped(single[part], shape, name if len(parts) == 1 else f"{name}_{part}") for part in parts]
     if source.numel == 0 or not folded:
         raise NotFusibleError(f"{name}: nothing to fold")
     kept = tuple(n for d, n in enumerate(source.shape) if d not in folded)
@@ -37,6 +38,19 @@ def parts_of(source: Prim, kind: str, dims: Sequence[int], name: str, *, parts: 
                            part=part)
         out.append(unsqueezed(prim, folded, prim.name) if keepdim else prim)
     return out
+
+
+def _of_one_element(source: Prim, kind: str, name: str) -> dict[str, Prim]:
+    """What a fold of a single element gives, by part; empty for kinds to which its repetition makes no difference."""
+    if kind in ("sum", "product", "largest", "smallest"):
+        return {"result": source}
+    if kind == "moments":
+        # NaN where the element is NaN or infinite.
+        return {"mean": source, "squares": elementwise(f"{name}_squares", "sub", source, source, dtype=source.dtype)}
+    if kind == "max_sum":
+        one = Fill(name="number", dtype=source.dtype, shape=source.shape, number=1.0)
+        return {"largest": source, "sum": one}
+    return {}
 
 
 def dims_of(low: Lowering, node: Node, source: Prim, argument: str = "dim") -> tuple[int, ...]:
