@@ -9,6 +9,7 @@ from torch import nn
 
 from engine.codegen import Recipe, write
 from engine.codegen.rows_plan import RESERVED_SHARED_BYTES
+from engine.planning.own_kernel import launches_of
 from engine.records import Device
 from tests.codegen_harness import H200, assert_close, compile_cubin, compiled, export_graph
 from tests.program_harness import contract_of, program_of
@@ -97,6 +98,7 @@ def test_two_layers_share_a_kernel_that_holds_rows():
     assert len(keys) == 2
     assert held.kernels == ("softmax_kernel", "softmax_kernel")
     assert held.source.count("launch_cluster(softmax_kernel, 2, 8,") == 2
+    assert launches_of(held.source, "Net_forward") == 2
 
 
 def test_kernels_that_hold_rows_compile_for_the_device():

@@ -91,8 +91,8 @@ def test_a_failure_while_a_call_is_recorded_ends_the_recording(tmp_path):
 
 
 class Called(Deep):
-    def forward(self, stream, results):
-        return super().forward(stream * results)
+    def forward(self, stream, copy_into):
+        return super().forward(stream * copy_into)
 
 
 @needs_compiler

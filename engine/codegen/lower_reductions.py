@@ -200,9 +200,6 @@ def _softmax(low: Lowering, node: Node) -> Lowered:
 def softmax(source: Prim, dim: int, name: str) -> Prim:
     """exp(x - max) / sum(exp(x - max))."""
     dtype = source.dtype
-    if source.shape[dim] == 1:
-        # Nothing to fold: 1, or NaN. A fold of one element would share the loop of what made it.
-        return elementwise(name, "exp", log_softmax(source, dim, f"{name}_log"), dtype=dtype)
     largest, total = parts_of(source, "max_sum", (dim,), name, parts=("largest", "sum"), keepdim=True)
     shifted = elementwise(f"{name}_shifted", "sub", source, largest, dtype=dtype)
     power = elementwise(f"{name}_exp", "exp", shifted, dtype=dtype)
@@ -212,8 +209,6 @@ def softmax(source: Prim, dim: int, name: str) -> Prim:
 def log_softmax(source: Prim, dim: int, name: str) -> Prim:
     """(x - max) - log(sum(exp(x - max)))."""
     dtype = source.dtype
-    if source.shape[dim] == 1:
-        return elementwise(name, "sub", source, source, dtype=dtype)
     largest, total = parts_of(source, "max_sum", (dim,), name, parts=("largest", "sum"), keepdim=True)
     shifted = elementwise(f"{name}_shifted", "sub", source, largest, dtype=dtype)
     log = elementwise(f"{name}_log", "log", total, dtype=dtype)

@@ -15,13 +15,14 @@ from engine.codegen.aliasing import alias_roots, offset_views
 from engine.codegen.aten_calls import is_random
 from engine.codegen.externs import PLAIN, ExternWriter, allocation, work_shares
 from engine.codegen.format_copies import write_format_copy
+from engine.codegen.helpers_cluster import CLUSTER_SNIPPETS
 from engine.codegen.layout import Formats, with_channels_last
 from engine.codegen.prepare import fuses, prepare, program_tunables
 from engine.codegen.prims import NotFusibleError
 from engine.codegen.regions import KernelText, Region, RegionCode, extern_nodes
 from engine.codegen.same_kernels import SameKernels, launched_as, shared_product
 from engine.codegen.simplify import simplify
-from engine.codegen.text import wrapped
+from engine.codegen.text import HOST_HELPERS, wrapped
 from engine.codegen.updates import Counters, find_counters, update_lines
 from engine.records import Device
 
@@ -96,7 +97,7 @@ class _VariantWriter:
         self.recipe, self.device = recipe, device
         self.result = VariantText()
         self.tensors = contract.tensor_arguments
-        self.names = cpp.Names()
+        self.names = cpp.Names(HOST_HELPERS.keys() | CLUSTER_SNIPPETS.keys())
         for value, argument in zip(graph.inputs, self.tensors, strict=True):
             self.names.reserve(value, self.names.fresh(argument.name))
         self.layouts: dict[str, TensorSpec] = dict(graph.values)

@@ -22,7 +22,7 @@ inline std::vector<Pipeline> pipelines;
 inline Pipeline& pipeline() {
     if (pipelines.size() < block.threads.size()) pipelines.resize(block.threads.size());
     Pipeline& own = pipelines[size_t(block.current - block.threads.data())];
-    const unsigned long long launch = statistics.launches + 1;
+    const unsigned long long launch = launches + 1;
     if (own.launch != launch || std::memcmp(&own.in_block, &blockIdx, sizeof blockIdx) != 0) {
         own = Pipeline{};  // What an earlier block never waited for is gone with its shared memory.
         own.launch = launch;
