@@ -159,8 +159,10 @@ class LocalEvaluator:
         """Times of the reference, eager and compiled; None where not measured."""
         await self.prepare()
         await self._baselines.compiling()
-        async with self._one_at_a_time, self._alone():
-            return await self._baselines.measure()
+        async with self._one_at_a_time:
+            await self.session.ready()
+            async with self._alone():
+                return await self._baselines.measure()
 
     async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
         """Judge one candidate. A candidate that fails is an `Evaluation`, never an exception.
@@ -276,6 +278,7 @@ class LocalEvaluator:
         """Verify and time a build: one candidate of a contract at a time, and timing alone on the device."""
         watch = Stopwatch()
         async with self._one_at_a_time:
+            await self.session.ready()
             watch.lap("wait")
             ledger = Ledger(contract.precision)
             locked: dict[str, str] = {}

@@ -86,6 +86,7 @@ class Session:
         self._prestarted = prestarted if prestarted is not None and prestarted.device == device else None
         self._warm_candidate: Worker | None = None
         self.judge: Worker | None = None
+        self._opened_in: int | None = None
         self.opened: dict[str, Any] = {}
         self.trivial: tuple[str, ...] = ()
         self.trivial_note = ""
@@ -135,6 +136,14 @@ class Session:
         await self._drop()
         await self.open_judge()
         self.warm()
+
+    async def ready(self) -> None:
+        """Open the judge anew where its process is another one: a request that was cancelled takes it along.
+
+        Raises what `open` raises.
+        """
+        if self.judge is not None and self.judge.pid != self._opened_in:
+            await self.reopen()
 
     def warm(self) -> None:
         """Start the next candidate's process ahead of its build."""
@@ -232,6 +241,7 @@ class Session:
         except BaseException:
             await self._drop()
             raise
+        self._opened_in = self.judge.pid
 
     async def _take(self, environment: Mapping[str, str]) -> Worker:
         if environment:
