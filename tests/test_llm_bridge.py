@@ -18,7 +18,8 @@ from engine.llm.client import Client, Question
 from engine.llm.endpoint import Endpoint, Provider
 from engine.llm.errors import ModelError
 from engine.llm.memory import Memory
-from engine.llm.structured import ask_json, object_schema
+from engine.llm.shapes import object_schema
+from engine.llm.structured import ask_json
 from engine.llm.tiny_http import port_of, serve
 
 ROOT = Path(__file__).parent.parent

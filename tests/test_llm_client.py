@@ -15,7 +15,8 @@ from engine.llm.client import Client, Question
 from engine.llm.endpoint import Endpoint, Provider, resolve
 from engine.llm.errors import ModelError
 from engine.llm.memory import Memory
-from engine.llm.structured import WrongShapeError, ask_json, mapping, number, object_schema
+from engine.llm.shapes import WrongShapeError, mapping, number, object_schema
+from engine.llm.structured import ask_json
 from engine.trajectory import ModelOptions
 from tests.llm_server import PROFILES, SECRET, provider
 

@@ -19,7 +19,7 @@ from engine.llm.endpoint import resolve
 from engine.llm.errors import ModelError
 from engine.llm.jsontext import json_values
 from engine.llm.redact import redact
-from engine.llm.structured import WrongShapeError
+from engine.llm.shapes import WrongShapeError
 from engine.planning.catalog import load_catalog
 from engine.records import BuildError, Evaluation, Failure
 from engine.settings import with_settings

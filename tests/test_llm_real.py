@@ -16,7 +16,8 @@ from engine.llm.client import Client, Question
 from engine.llm.endpoint import resolve
 from engine.llm.errors import ModelError
 from engine.llm.memory import Memory
-from engine.llm.structured import ask_json, mapping, object_schema
+from engine.llm.shapes import mapping, object_schema
+from engine.llm.structured import ask_json
 from engine.optimize import optimize
 from engine.store import Store
 from engine.trajectory import Job, ModelOptions

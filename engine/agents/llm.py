@@ -24,7 +24,8 @@ from engine.agents.rubric_text import applying_rows, lessons_of
 from engine.llm.client import Client, Question
 from engine.llm.errors import ModelError
 from engine.llm.redact import without_key
-from engine.llm.structured import WrongShapeError, ask_json
+from engine.llm.shapes import WrongShapeError
+from engine.llm.structured import ask_json
 from engine.planning import bottleneck as memory
 from engine.planning import spa
 from engine.planning.catalog import Note

@@ -11,7 +11,7 @@ from contracts.cuda_splice import with_bindings
 from contracts.folder import declaration
 from engine.agents import Situation
 from engine.agents.prompts import data
-from engine.llm.structured import WrongShapeError
+from engine.llm.shapes import WrongShapeError
 
 _PRAGMA = re.compile(r"^[ \t]*//[ \t]*hiera:.*$", re.MULTILINE)
 

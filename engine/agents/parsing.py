@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.llm.jsontext import json_values, without_thoughts
 from engine.llm.redact import plain as plain_line
-from engine.llm.structured import WrongShapeError, mapping, number, object_schema, sentence, sentences
+from engine.llm.shapes import WrongShapeError, mapping, number, object_schema, sentence, sentences
 from engine.records import Score
 
 LARGEST_SOURCE = 200_000

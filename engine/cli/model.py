@@ -14,7 +14,7 @@ from contracts.errors import HieraError
 from engine.cli import common
 from engine.llm import bridge as files
 from engine.llm.endpoint import Endpoint, resolve
-from engine.llm.structured import WrongShapeError, ask_json, mapping, number, object_schema, sentence
+from engine.llm.shapes import WrongShapeError, mapping, number, object_schema, sentence
 
 CALL_S = 120.0
 COULD_NOT = 2
@@ -51,6 +51,7 @@ def bridge(arguments: argparse.Namespace) -> int:
 
 async def _try(endpoint: Endpoint) -> dict[str, Any]:
     from engine.llm.client import Client, Question
+    from engine.llm.structured import ask_json
 
     # Nothing remembered: what the endpoint can do is found out anew, and then remembered.
     client = Client(endpoint, call_s=CALL_S, use_answers=False)
