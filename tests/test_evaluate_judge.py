@@ -215,6 +215,33 @@ def get_inputs():
     assert float(values["count"]) == 3
 
 
+@pytest.mark.parametrize("update", ["self.total.add_(x.sum())", "self.total = self.total + x.sum()"])
+def test_what_one_run_gave_is_not_changed_by_the_next(tmp_path, update):
+    # Otherwise the error of the strict reference would be that of whichever run was the last.
+    text = f"""
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(()))
+    def forward(self, x):
+        {update}
+        return x, self.total
+def get_inputs():
+    return [torch.randn(64)]
+"""
+    arguments = [
+        {"name": "x", "role": "input", "path": "x", "tensor": {"dtype": "float32", "shape": [64], "stride": [1]}},
+        {"name": "total", "role": "buffer", "path": "total", "tensor": {"dtype": "float32", "shape": [], "stride": []},
+         "mutable": True},
+    ]
+    found = reference(tmp_path, text, arguments=arguments)
+    x, total = torch.ones(64), torch.zeros(())
+    first = found.run({"x": x, "total": total}, "strict")
+    found.run({"x": 2 * x, "total": total}, "configured")
+    assert [float(value.sum()) for value in first] == [64, 64, 64]
+
+
 def test_checksum_sees_every_byte_and_order():
     data = torch.arange(80, dtype=torch.uint8)
     first = slabs.checksum(data)

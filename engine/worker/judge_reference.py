@@ -132,8 +132,10 @@ class Reference:
         with flags, torch.no_grad(), _double(self.dtype) if double else contextlib.nullcontext():
             outputs = self._call(own, model)
         changed = [a for a in self.arguments if a.get("mutable") and a.get("tensor")]
-        return outputs + [self.state(model, a["path"]) if a["role"] != "input" and model is not None
-                          else own[a["name"]] for a in changed]
+        outputs += [self.state(model, a["path"]) if a["role"] != "input" and model is not None
+                    else own[a["name"]] for a in changed]
+        # The module's own tensors are given other memory in the next run, and would then show that run's values.
+        return [output.detach() for output in outputs]
 
     def prepare_timing(self, tensors):
         """Make the module hold these parameters and buffers, for `call_plain`."""
