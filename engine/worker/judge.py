@@ -8,7 +8,16 @@ import math
 import time
 
 import torch
-from _hiera_worker import blocks, judge_change, judge_compare, judge_inputs, judge_null, judge_state, slabs
+from _hiera_worker import (
+    blocks,
+    judge_change,
+    judge_compare,
+    judge_formats,
+    judge_inputs,
+    judge_null,
+    judge_state,
+    slabs,
+)
 from _hiera_worker.judge_reference import Reference
 from _hiera_worker.judge_state import LARGE_BYTES, SLACK, State
 from _hiera_worker.wire import Refusal
@@ -61,7 +70,7 @@ def open_contract(request):
     state.variants = state.contract["variants"]
     state.profiles = _profiles()
     state.reference.leaves = []
-    state.expected = state.drawn = state.values = state.base = None
+    state.expected = state.wider = state.drawn = state.values = state.base = None
     state.changed = []
     state.compiled = {}
     state.configurable = _flags_matter(state.contract)
@@ -96,7 +105,7 @@ def draw(request):
     """
     state = State
     state.drawn = dict(request)
-    state.expected = state.base = None
+    state.expected = state.base = state.wider = None
     state.changed = []
     state.slab.poison()
     places = judge_state.places(request["variant"], request["set"], request["phase"], request.get("odd", False))
@@ -133,6 +142,7 @@ def expect(request):
     begin = time.perf_counter()
     # The reference may be a kernel that needs aligned inputs itself.
     values = {n: v.clone() for n, v in state.values.items()} if state.drawn.get("odd") else state.values
+    state.wider, state.seed = None, request["seed"]
     state.expected, note = _expectation(
         values, request["seed"], request.get("keep_usual", False), request.get("conditioned", False))
     placed = judge_state.output_places(state.expected)
@@ -175,6 +185,8 @@ def check(request):
             values = state.values[argument].reshape(-1)
             name = f"argument {argument} after the call"
         found = judge_compare.judge_output(values, expected, zero_mean, loose)
+        if expected.is_float and found["match"] is False and not special:
+            found = judge_formats.judged_again(found, number, values, zero_mean, loose)
         if special:
             found["special"] = judge_compare.special_why(
                 found, expected, local=not state.spreads, any_order=any_order, tiny=request.get("tiny", False))
@@ -282,7 +294,7 @@ def canary(_request):
 
 def release(_request):
     """Give back every tensor that can be made again."""
-    State.expected = State.base = None
+    State.expected = State.base = State.wider = None
     if getattr(State, "reference", None) is not None:
         State.reference.forget_wide()
     judge_state.release_cache(always=True)

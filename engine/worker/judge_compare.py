@@ -4,6 +4,7 @@ Everything runs in chunks, so that a comparison needs well under 1 GiB besides t
 constants are the published ones of the verifier; see `LIMITS`.
 """
 
+import copy
 import math
 
 import torch
@@ -96,6 +97,18 @@ class Expected:
             self.strict.largest = max(self.strict.largest, found.largest)
             self.strict.near_cap += found.near_cap
 
+    def wider(self, values):
+        """The same where the module as configured also gives these flat values, in another memory format.
+
+        Nothing more is allowed for an error that a constant output would nearly have, too: such a format says nothing.
+        """
+        found = errors(values, self)
+        if found.extra_nan or found.rms * OWN_MARGIN >= TRIVIAL_SHARE * (self.spread or self.rms):
+            return self
+        made = copy.copy(self)
+        made.configured = self.configured.worst(found)
+        return made
+
     @property
     def blank_share(self):
         """Fraction of elements without a finite reference."""
@@ -119,6 +132,13 @@ class Errors:
         self.over_cap = self.near_cap = self.not_close = self.missing_nan = self.extra_nan = self.poison = 0
         self.finite = 0
         self.identical = True
+
+    def worst(self, other):
+        """What bounds go by, each from whichever of the two is further off."""
+        made = Errors()
+        for name in ("rms", "largest", "near_cap", "mean", "lean"):
+            setattr(made, name, max(getattr(self, name), getattr(other, name), key=abs))
+        return made
 
 
 def errors(values, expected, count_poison=False):

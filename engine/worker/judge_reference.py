@@ -175,6 +175,16 @@ class Reference:
             if model is not None and argument["role"] in ("parameter", "buffer"):
                 self.state(model, argument["path"]).data = tensors[argument["name"]]
 
+    @contextlib.contextmanager
+    def kept_placed(self):
+        """Put back what the module holds now when runs on other tensors are done: timed calls go on with it."""
+        held = {a["name"]: self.state(self.model, a["path"]).data for a in self.arguments
+                if self.model is not None and a["role"] in ("parameter", "buffer")}
+        try:
+            yield
+        finally:
+            self._place(self.model, held)
+
     @staticmethod
     def state(model, path):
         """The live parameter or buffer of `model` with this state-dict path."""
