@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from contracts.contract import Contract
-from contracts.errors import ConfigError, InputError, ToolError
+from contracts.errors import ConfigError, InputError
 from engine.agents import Agent
 from engine.agents.expert import ExpertAgent
 from engine.devices import find_device
@@ -27,12 +28,14 @@ from engine.presets import limits
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
 from engine.services import JobEvaluator, Task
 from engine.store import cache_root
-from engine.toolchain import Toolchain, find_python, find_toolchain
+from engine.toolchain import find_python, find_toolchain
 from engine.trajectory import Job
 from engine.workload import profile_workload
 
 # Raised when estimates change their meaning, so that stored ones are not mixed with new ones.
 ESTIMATE = 2
+
+T = TypeVar("T")
 
 
 def make_agent(job: Job) -> Agent:
@@ -75,6 +78,8 @@ class LocalServices:
         self._settings = settings
         self._interpreter: str | None = None
         self._prestarted: Prestarted | None = None
+        self._builder: asyncio.Task[Builder] | None = None
+        self._shared_parts: asyncio.Task[None] | None = None
 
     async def device(self, job: Job) -> Device:
         """The GPU of the job, or the target without one."""
@@ -88,14 +93,9 @@ class LocalServices:
             ToolError: There is no interpreter with torch.
         """
         python = await self._python(job)
+        # What needs no contract is done while there is none yet.
         self._prestarted = Prestarted(python, "cpu" if device.kind != "cuda" else f"cuda:{device.index}")
-        try:
-            return await self._extracted(job, folder, device, python)
-        except BaseException:
-            await self._end_prestarted()
-            raise
-
-    async def _extracted(self, job: Job, folder: Path, device: Device, python: str) -> Task:
+        self._begin_builder(python)
         file = Path(job.file)
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
@@ -134,25 +134,41 @@ class LocalServices:
         Raises:
             ToolError: There is no nvcc, or none that fits, for a GPU.
         """
-        toolchain = await find_toolchain(await self._python(job))
+        builder = await asyncio.shield(self._begin_builder(await self._python(job)))
+        toolchain = builder.toolchain
         if device.kind == "cuda":
-            try:
-                toolchain.require_nvcc()
-            except ToolError:
-                await self._end_prestarted()
-                raise
+            toolchain.require_nvcc()
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
         prestarted, self._prestarted = self._prestarted, None
-        evaluator = LocalJobEvaluator(toolchain, task, device, workload, prestarted,
+        evaluator = LocalJobEvaluator(builder, task, device, workload, prestarted,
                                       self._settings if device.kind == "cuda" else None)
         evaluator.inner.begin()
         return evaluator
 
-    async def _end_prestarted(self) -> None:
+    async def close(self) -> None:
+        """End what was begun ahead and is still at work, or was never needed."""
+        for task in (self._builder, self._shared_parts):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        self._builder = self._shared_parts = None
         prestarted, self._prestarted = self._prestarted, None
         if prestarted is not None:
             await prestarted.close()
+
+    def _begin_builder(self, python: str) -> asyncio.Task[Builder]:
+        """The job's one builder. From now on it builds what does not depend on the contract."""
+
+        async def make() -> Builder:
+            builder = Builder(await find_toolchain(python), cache_root() / "builds")
+            # Whoever needs these parts waits for them and meets their trouble again, so nobody waits here.
+            self._shared_parts = _quiet(asyncio.create_task(builder.begin()))
+            return builder
+
+        if self._builder is None:
+            self._builder = _quiet(asyncio.create_task(make()))
+        return self._builder
 
     async def _python(self, job: Job) -> str:
         """The job's interpreter, looked for once."""
@@ -166,10 +182,10 @@ class LocalServices:
 class LocalJobEvaluator:
     """The local evaluator of one task, with estimates where nothing can be measured."""
 
-    def __init__(self, toolchain: Toolchain, task: Task, device: Device, workload: WorkloadProfile,
+    def __init__(self, builder: Builder, task: Task, device: Device, workload: WorkloadProfile,
                  prestarted: Prestarted | None = None, settings: Settings | None = None) -> None:
         self.inner = LocalEvaluator(
-            toolchain, device, task.contract, task.folder, Builder(toolchain, cache_root() / "builds"),
+            builder.toolchain, device, task.contract, task.folder, builder,
             reduced=task.reduced, reduced_folder=task.reduced_folder, prestarted=prestarted, settings=settings)
         self._device, self._workload = device, workload
 
@@ -209,6 +225,12 @@ class LocalJobEvaluator:
     async def close(self) -> None:
         """End every process it started."""
         await self.inner.close()
+
+
+def _quiet(task: asyncio.Task[T]) -> asyncio.Task[T]:
+    """The same task; its failure is not shouted at exit where nobody waited for it."""
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 async def _of_folder(job: Job, given: Path, folder: Path, python: str) -> Task:

@@ -140,6 +140,8 @@ class _Loop:
             if self.evaluator is not None:
                 with contextlib.suppress(TimeoutError, HieraError):
                     await asyncio.wait_for(self.evaluator.close(), GRACE_S)
+            with contextlib.suppress(TimeoutError, HieraError):
+                await asyncio.wait_for(self.services.close(), GRACE_S)
 
     def record(self, kind: str, value: Any) -> None:
         """Store, apply and tell. A disk that fails later than the start costs the record, not the result."""

@@ -94,3 +94,7 @@ class Services(Protocol):
     ) -> JobEvaluator:
         """Prepare evaluation: reference, inputs, baselines."""
         ...
+
+    async def close(self) -> None:
+        """End what was begun ahead and not taken over by an evaluator, which has its own end."""
+        ...

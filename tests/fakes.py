@@ -138,6 +138,7 @@ class FakeServices:
                  reduced: Contract | None = None) -> None:
         self.contract, self.fake, self.gpu, self.profile = contract, evaluator, device, workload
         self.source, self.reduced = source, reduced
+        self.closed = False
 
     async def device(self, job: object) -> Device:
         return self.gpu
@@ -155,3 +156,6 @@ class FakeServices:
     async def evaluator(self, job: object, task: Task, device: Device, workload: WorkloadProfile,
                         on_note: Callable[[str], None]) -> FakeEvaluator:
         return self.fake
+
+    async def close(self) -> None:
+        self.closed = True

@@ -1,6 +1,7 @@
 """The examples that are CUDA files are right as they stand, by the rules that their candidates are judged by."""
 
 import asyncio
+import contextlib
 import importlib.util
 import shutil
 from pathlib import Path
@@ -22,14 +23,15 @@ pytestmark = [
 
 async def judged(file: Path, folder: Path):
     services, job = LocalServices(), Job(file=str(file), device="none")
-    device = await services.device(job)
-    task = await services.task(job, folder, device)
-    evaluator = await services.evaluator(job, task, device, services.workload(task.contract, device), lambda _text: None)
-    try:
+    async with contextlib.AsyncExitStack() as end:
+        end.push_async_callback(services.close)
+        device = await services.device(job)
+        task = await services.task(job, folder, device)
+        evaluator = await services.evaluator(job, task, device, services.workload(task.contract, device),
+                                             lambda _text: None)
+        end.push_async_callback(evaluator.close)
         return await evaluator.evaluate(task.contract, Candidate(
             id="own", source=task.source, space=space_of(task.source), author="user"))
-    finally:
-        await evaluator.close()
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.name)

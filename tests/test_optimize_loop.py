@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.errors import ConfigError
+from contracts.errors import ConfigError, InputError
 from engine.agents.scripted import ScriptedAgent
 from engine.optimize import optimize
 from engine.records import Candidate
@@ -130,6 +130,17 @@ async def test_without_a_gpu_nothing_claims_a_speedup(tmp_path):
     assert trajectory.measured is False
     assert trajectory.best_speedup is None
     assert evaluator.retimed == []
+
+
+async def test_what_was_begun_for_a_job_that_fails_early_is_ended(tmp_path):
+    class Unreadable(FakeServices):
+        async def task(self, job, folder, device):
+            raise InputError("the module cannot be read", hint="correct it")
+
+    services = Unreadable(CONTRACT, FakeEvaluator())
+    with pytest.raises(InputError):
+        await run([["a"]], tmp_path, services=services)
+    assert services.closed
 
 
 async def test_an_unknown_preset_is_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -34,7 +35,9 @@ def contract(arguments: argparse.Namespace) -> int:
 
     async def main(_cancel: asyncio.Event) -> list[str]:
         services = local.LocalServices()
-        with tempfile.TemporaryDirectory(prefix="hiera-") as made:
+        async with contextlib.AsyncExitStack() as end:
+            made = end.enter_context(tempfile.TemporaryDirectory(prefix="hiera-"))
+            end.push_async_callback(services.close)
             device = await services.device(job)
             task = await services.task(job, Path(made) / "contract", device)
             if task.source is None:
@@ -108,7 +111,9 @@ async def _evaluate(job: Job, sources: Sequence[Source], profile: bool) -> Traje
     def apply(kind: str, value: object) -> None:
         trajectory.apply(Event(kind, 0.0, value))
 
-    with tempfile.TemporaryDirectory(prefix="hiera-") as made:
+    async with contextlib.AsyncExitStack() as end:
+        made = end.enter_context(tempfile.TemporaryDirectory(prefix="hiera-"))
+        end.push_async_callback(services.close)
         apply("job", job)
         apply("device", device := await services.device(job))
         task = await services.task(job, Path(made) / "contract", device)

@@ -70,6 +70,14 @@ class Builder:
         self._preparer = Preparer(toolchain, self.cache, self._slots)
         self._preparing: dict[tuple[str, bool], asyncio.Task[Prepared]] = {}
 
+    async def begin(self) -> None:
+        """Build what all tasks of this torch share, ahead of the first one: about five seconds once per torch.
+
+        Raises:
+            ToolError: No compiler, or no torch.
+        """
+        await self._preparer.begin()
+
     async def prepare(self, folder: Path, *, emulated: bool = False) -> Prepared:
         """Build what all candidates of a contract folder share: about seven seconds once per task.
 

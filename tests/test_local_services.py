@@ -1,0 +1,119 @@
+"""What the local services begin while the contract is still being made."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from contracts.errors import InputError, ToolError
+from engine import local
+from engine.evaluate.build import Builder
+from engine.toolchain import Toolchain
+from engine.trajectory import Job
+from tests.fakes import NO_GPU, WORKLOAD, contract_of
+
+TOOLCHAIN = Toolchain(python="python", python_version="3.12.0", python_include="", ext_suffix=".so", nvcc="nvcc")
+CONTRACT = contract_of(["relu"])
+JOB = Job(file="model.py")
+
+
+class NoProcesses:
+    """Stands for `Prestarted`."""
+
+    def __init__(self, python: str, device: str) -> None:
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class NoEvaluator:
+    """Stands for `LocalEvaluator`; notes what it was given."""
+
+    def __init__(self, toolchain, device, contract, folder, builder, **_kwargs) -> None:
+        self.builder = builder
+
+    def begin(self) -> None:
+        pass
+
+
+@pytest.fixture
+def services(monkeypatch, tmp_path):
+    """The local services without processes, where extraction ends when the shared parts are begun."""
+    services = local.LocalServices()
+    services.begun, services.reached, services.ended = [], asyncio.Event(), asyncio.Event()
+
+    async def begin(builder):
+        services.begun.append(builder)
+        services.reached.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            services.ended.set()
+
+    async def extract(*_args, out, **_kwargs):
+        await asyncio.wait_for(services.reached.wait(), 5)
+        return SimpleNamespace(contract=CONTRACT, folder=out, reduced=None, reduced_folder=None, reduced_reason="")
+
+    async def find_toolchain(_python):
+        return TOOLCHAIN
+
+    monkeypatch.setattr(Builder, "begin", begin)
+    for name, stand_in in {"Prestarted": NoProcesses, "LocalEvaluator": NoEvaluator, "extract": extract,
+                           "find_toolchain": find_toolchain, "find_python": lambda *_: ("python", "test"),
+                           "cache_root": lambda: tmp_path}.items():
+        monkeypatch.setattr(local, name, stand_in)
+    return services
+
+
+async def evaluator_of(services, tmp_path):
+    task = await services.task(JOB, tmp_path / "contract", NO_GPU)
+    return await services.evaluator(JOB, task, NO_GPU, WORKLOAD, lambda _text: None)
+
+
+async def test_shared_parts_are_begun_during_the_extraction_by_the_builder_that_candidates_use(services, tmp_path):
+    evaluator = await evaluator_of(services, tmp_path)
+    assert services.begun == [evaluator.inner.builder]
+    await services.close()
+    assert services.ended.is_set()
+
+
+async def test_a_job_that_fails_early_leaves_nothing_running(services, tmp_path, monkeypatch):
+    wait_for_begin = local.extract
+
+    async def unreadable(*args, **kwargs):
+        await wait_for_begin(*args, **kwargs)
+        raise InputError("the module cannot be read", hint="correct it")
+
+    monkeypatch.setattr(local, "extract", unreadable)
+    with pytest.raises(InputError):
+        await services.task(JOB, tmp_path / "contract", NO_GPU)
+    prestarted = services._prestarted
+    await services.close()
+    assert services.ended.is_set()
+    assert prestarted.closed
+
+
+async def test_trouble_with_the_shared_parts_waits_for_whoever_needs_them(services, tmp_path, monkeypatch):
+    async def broken(builder):
+        services.begun.append(builder)
+        services.reached.set()
+        raise ToolError("no C++ compiler was found", hint="install g++")
+
+    monkeypatch.setattr(Builder, "begin", broken)
+    assert (await evaluator_of(services, tmp_path)).inner.builder is services.begun[0]
+    await services.close()
+
+
+async def test_a_missing_tool_is_told_when_evaluation_is_prepared(services, tmp_path, monkeypatch):
+    async def missing(_python):
+        services.reached.set()
+        raise ToolError("the interpreter cannot be run", hint="choose another one")
+
+    monkeypatch.setattr(local, "find_toolchain", missing)
+    task = await services.task(JOB, tmp_path / "contract", NO_GPU)
+    with pytest.raises(ToolError):
+        await services.evaluator(JOB, task, NO_GPU, WORKLOAD, lambda _text: None)
+    await services.close()
