@@ -25,6 +25,7 @@ from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
 from engine.planning.own_kernel import launches_of
 from engine.presets import limits
+from engine.processes import Worker
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
 from engine.services import JobEvaluator, Task
 from engine.store import cache_root
@@ -94,9 +95,12 @@ class LocalServices:
         """
         python = await self._python(job)
         # What needs no contract is done while there is none yet.
-        self._prestarted = Prestarted(python, "cpu" if device.kind != "cuda" else f"cuda:{device.index}")
-        self._begin_builder(python)
         file = Path(job.file)
+        on_gpu = device.kind == "cuda"
+        # A contract folder is read so fast that nothing is won, and often only candidates are judged against it.
+        self._prestarted = Prestarted(python, f"cuda:{device.index}" if on_gpu else "cpu",
+                                      shares=on_gpu and not file.is_dir())
+        self._begin_builder(python)
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
         if file.suffix in (".cu", ".cuh"):
@@ -123,8 +127,10 @@ class LocalServices:
         self, job: Job, task: Task, device: Device, workload: WorkloadProfile
     ) -> tuple[WorkloadProfile, str]:
         """The profile with shares of time measured on the GPU, in a process of its own."""
-        return await measure_shares(await find_toolchain(await self._python(job)), contract=task.contract,
-                                    folder=task.folder, device=device, workload=workload)
+        warm = self._prestarted.take("shares") if self._prestarted is not None else None
+        worker = warm or Worker("shares", python=await self._python(job))
+        return await measure_shares(worker, contract=task.contract, folder=task.folder, device=device,
+                                    workload=workload)
 
     async def evaluator(
         self, job: Job, task: Task, device: Device, workload: WorkloadProfile, on_note: Callable[[str], None]
@@ -140,8 +146,7 @@ class LocalServices:
             toolchain.require_nvcc()
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
-        prestarted, self._prestarted = self._prestarted, None
-        evaluator = LocalJobEvaluator(builder, task, device, workload, prestarted,
+        evaluator = LocalJobEvaluator(builder, task, device, workload, self._prestarted,
                                       self._settings if device.kind == "cuda" else None)
         evaluator.inner.begin()
         return evaluator

@@ -28,8 +28,9 @@ RETIMED = 3
 CUDA_FILES = (".cu", ".cuh")
 # Cancelled work gets this long to kill its processes.
 GRACE_S = 4.0
-# The first plan waits this long for measured shares of time, so that the first candidate is not late.
-SHARES_S = 4.0
+# The first plan waits this long for measured shares of time, so that the first candidate is not late. Their process
+# has torch and the profiler up by the time there is a contract: what is left is to load the module and call it.
+SHARES_S = 2.5
 
 
 async def optimize(

@@ -9,10 +9,11 @@ import pytest
 
 from contracts.errors import InputError, ToolError
 from engine import local
+from engine.evaluate import session
 from engine.evaluate.build import Builder
 from engine.toolchain import Toolchain
 from engine.trajectory import Job
-from tests.fakes import NO_GPU, WORKLOAD, contract_of
+from tests.fakes import GPU, NO_GPU, WORKLOAD, contract_of
 
 TOOLCHAIN = Toolchain(python="python", python_version="3.12.0", python_include="", ext_suffix=".so", nvcc="nvcc")
 CONTRACT = contract_of(["relu"])
@@ -22,8 +23,11 @@ JOB = Job(file="model.py")
 class NoProcesses:
     """Stands for `Prestarted`."""
 
-    def __init__(self, python: str, device: str) -> None:
-        self.closed = False
+    def __init__(self, python: str, device: str, *, shares: bool) -> None:
+        self.shares, self.closed = shares, False
+
+    def take(self, role: str) -> str | None:
+        return f"warm {role}" if role == "shares" and self.shares else None
 
     async def close(self) -> None:
         self.closed = True
@@ -117,3 +121,41 @@ async def test_a_missing_tool_is_told_when_evaluation_is_prepared(services, tmp_
     with pytest.raises(ToolError):
         await services.evaluator(JOB, task, NO_GPU, WORKLOAD, lambda _text: None)
     await services.close()
+
+
+async def test_shares_are_measured_by_the_process_that_started_with_the_job(services, tmp_path, monkeypatch):
+    async def measure_shares(worker, **_kwargs):
+        return worker, ""
+
+    monkeypatch.setattr(local, "measure_shares", measure_shares)
+    task = await services.task(JOB, tmp_path / "contract", GPU)
+    assert await services.shares(JOB, task, GPU, WORKLOAD) == ("warm shares", "")
+    await services.close()
+
+
+async def test_processes_that_nobody_took_are_ended_with_their_folder(monkeypatch):
+    ended = []
+
+    class NoWorker:
+        def __init__(self, role, **_kwargs):
+            self.role = role
+
+        async def call(self, kind, **_fields):
+            await asyncio.sleep(60)
+
+        async def close(self):
+            ended.append(self.role)
+
+    monkeypatch.setattr(session, "Worker", NoWorker)
+    prestarted = session.Prestarted("python", "cpu", shares=True)
+    assert prestarted.take("candidate").role == "candidate"
+    assert prestarted.take("candidate") is None
+    await prestarted.close()
+    assert ended == ["judge", "shares"]
+    assert not prestarted.folder.exists()
+
+    prestarted = session.Prestarted("python", "cpu", shares=False)
+    prestarted.take("judge")
+    await prestarted.close()
+    assert ended == ["judge", "shares", "candidate"]
+    prestarted.folder.rmdir()

@@ -2,7 +2,6 @@
 
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +52,7 @@ async def test_without_a_gpu_they_stay_estimated_and_say_so(tmp_path):
     torch = pytest.importorskip("torch")
     contract = contract_of(torch.nn.ReLU(), torch.randn(8, 8))
     workload = profile_workload(contract, target_device())
-    same, why = await shares.measure_shares(SimpleNamespace(python=sys.executable), contract=contract, folder=tmp_path,
+    same, why = await shares.measure_shares(Worker("shares"), contract=contract, folder=tmp_path,
                                             device=target_device(), workload=workload)
     assert same == workload
     assert "estimated" in why
@@ -90,6 +89,7 @@ async def test_the_worker_profiles_the_reference(tmp_path):
             argument["role"] = "parameter"
     worker = Worker("shares", python=sys.executable)
     try:
+        await worker.call("warm", timeout_s=60, device="cpu")
         await worker.call("open", timeout_s=60, contract=data, folder=str(tmp_path), device="cpu")
         found = await worker.call("measure", timeout_s=60, calls=2)
     finally:

@@ -38,27 +38,34 @@ class Prestarted:
     Args:
         python: The user's interpreter.
         device: `cpu` or `cuda:N`.
+        shares: Whether shares of time will be measured, so that their process starts as well.
     """
 
-    def __init__(self, python: str, device: str) -> None:
+    def __init__(self, python: str, device: str, *, shares: bool) -> None:
         self.folder = _shared_folder(device)
-        self.judge = _judge(python, self.folder)
-        self.candidate = _candidate(python, self.folder, device, {})
         self.device = device
-        self._warming = [asyncio.create_task(self._warm(worker)) for worker in (self.judge, self.candidate)]
+        self._left = {"judge": _judge(python, self.folder), "candidate": _candidate(python, self.folder, device, {})}
+        if shares:
+            self._left["shares"] = Worker("shares", python=python)
+        self._warming = {role: asyncio.create_task(self._warm(worker)) for role, worker in self._left.items()}
 
     async def _warm(self, worker: Worker) -> None:
         # Whoever uses the process next sees its trouble; nobody waits here.
         with contextlib.suppress(HieraError):
             await worker.call("warm", timeout_s=START_S, device=self.device)
 
+    def take(self, role: str) -> Worker | None:
+        """The process of this role, whose end is the taker's from now on; the folder goes with the judge."""
+        return self._left.pop(role, None)
+
     async def close(self) -> None:
-        """End both, where nobody took them over."""
-        for task in self._warming:
-            task.cancel()
-        for worker in (self.judge, self.candidate):
+        """End those that nobody took."""
+        left, self._left = self._left, {}
+        for role, worker in left.items():
+            self._warming[role].cancel()
             await worker.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if "judge" in left:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class Session:
@@ -71,7 +78,7 @@ class Session:
         device: `cpu` or `cuda:N`.
         budget_bytes: For argument sets; what a single set needs is taken in any case.
         reference: Build of the user's kernel where the contract's reference is CUDA text.
-        prestarted: Processes that are warm already, for the first judge and candidate.
+        prestarted: Processes that are warm already, for the first judge and candidate; ended here once taken.
         allowance: What a candidate may take of host and device memory.
     """
 
@@ -222,9 +229,9 @@ class Session:
         Raises what `open` raises.
         """
         prestarted, self._prestarted = self._prestarted, None
-        if prestarted is not None:
-            self._shared, self.judge = prestarted.folder, prestarted.judge
-            self._warm_candidate = prestarted.candidate
+        if prestarted is not None and (judge := prestarted.take("judge")) is not None:
+            self._shared, self.judge = prestarted.folder, judge
+            self._warm_candidate = prestarted.take("candidate")
         else:
             self._shared = _shared_folder(self.device)
             self.judge = _judge(self._toolchain.python, self._shared)
@@ -297,9 +304,7 @@ class Session:
         if self._warm_candidate is not None:
             await self._warm_candidate.close()
             self._warm_candidate = None
-        if self._prestarted is not None:
-            await self._prestarted.close()
-            self._prestarted = None
+        self._prestarted = None
         for worker in list(self._candidates):
             await self.end(worker)
         if self.judge is not None:

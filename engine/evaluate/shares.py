@@ -15,7 +15,6 @@ from contracts.graph import Graph, Node
 from engine.evaluate import gpu_lock
 from engine.processes import Worker
 from engine.records import Device, Share, WorkloadProfile
-from engine.toolchain import Toolchain
 from engine.workload import live_nodes
 
 CALLS = 3
@@ -25,7 +24,7 @@ WORTH = 0.05
 
 
 async def measure_shares(
-    toolchain: Toolchain, *, contract: Contract, folder: str | Path, device: Device, workload: WorkloadProfile,
+    worker: Worker, *, contract: Contract, folder: str | Path, device: Device, workload: WorkloadProfile,
     timeout_s: float = 60.0,
 ) -> tuple[WorkloadProfile, str]:
     """The profile with measured shares and launches, and a sentence where they stay estimated (else empty).
@@ -34,7 +33,7 @@ async def measure_shares(
     with them the times that speed-ups are claimed against. Only the measured calls hold the GPU.
 
     Args:
-        toolchain: Names the user's interpreter.
+        worker: A process of role `shares`, perhaps warm; it has ended afterwards.
         contract: What the folder's reference does.
         folder: Contract folder with groundtruth.py.
         device: Where to run.
@@ -42,10 +41,9 @@ async def measure_shares(
         timeout_s: Limit for each of the two steps, loading and measuring.
     """
     why = _why_not(contract, device)
-    if why or contract.graph is None:
-        return workload, f"shares of time are estimated: {why}"
-    worker = Worker("shares", python=toolchain.python)
     try:
+        if why or contract.graph is None:
+            return workload, f"shares of time are estimated: {why}"
         await worker.call("open", timeout_s=timeout_s, contract=codec.to_data(contract), folder=str(folder),
                           device=f"cuda:{device.index}")
         async with gpu_lock.exclusive(device.index):

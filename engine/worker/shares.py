@@ -15,11 +15,25 @@ class _State:
 
 
 def handle(kind, request, _emit):
-    """Serve `open`, then `measure`."""
-    served = {"open": open_reference, "measure": measure}.get(kind)
+    """Serve `open`, then `measure`; before them `warm`, where there is time for it."""
+    served = {"warm": warm, "open": open_reference, "measure": measure}.get(kind)
     if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
     return served(request)
+
+
+def warm(request):
+    """Start torch, the device and the profiler before there is a contract: together they take seconds."""
+    device = torch.device(request["device"])
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    with torch.profiler.profile(activities=_activities(on_gpu)):
+        one = torch.ones(32, 32, device=device)
+        one @ one
+        if on_gpu:
+            torch.cuda.synchronize()
+    return {}
 
 
 def open_reference(request):
@@ -65,12 +79,10 @@ def _inputs(contract):
 
 def _profiled(reference, call, tensors, on_gpu):
     """One call: its top-level operators with their device time, and (launches, device time)."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
     if on_gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
         torch.cuda.synchronize()
     inputs = reference.call_inputs(tensors)
-    with torch.no_grad(), torch.profiler.profile(activities=activities) as profile:
+    with torch.no_grad(), torch.profiler.profile(activities=_activities(on_gpu)) as profile:
         with torch.profiler.record_function(MARK):
             call(**inputs) if isinstance(inputs, dict) else call(*inputs)
         if on_gpu:
@@ -80,6 +92,11 @@ def _profiled(reference, call, tensors, on_gpu):
     top.sort(key=lambda e: e.time_range.start)
     operators = [(e.name.split("::")[1], _time_us(e, on_gpu)) for e in top]
     return operators, _launches(events, operators, on_gpu)
+
+
+def _activities(on_gpu):
+    kinds = torch.profiler.ProfilerActivity
+    return [kinds.CPU, kinds.CUDA] if on_gpu else [kinds.CPU]
 
 
 def _time_us(event, on_gpu):
