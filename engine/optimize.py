@@ -24,7 +24,9 @@ from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, cand
 OnEvent = Callable[[Event, Trajectory], None]
 # Within this factor of the roof nothing is left to win.
 CONVERGED = 1.05
-RETIMED = 3
+# The best are timed again, for a later, longer measurement can change their order. It moves a time by a few per cent
+# and not by ten, so what lies further behind stays behind; to time it again takes as long as for the best.
+RETIMED, RETIMED_WITHIN = 3, 1.10
 CUDA_FILES = (".cu", ".cuh")
 # Cancelled work gets this long to kill its processes.
 GRACE_S = 4.0
@@ -369,11 +371,7 @@ class _Loop:
             except HieraError as error:
                 # Every candidate was timed against the reference anyway; the rest of the job does not need it.
                 self.record("note", Note(text=f"the baselines were not measured: {error.problem}"))
-        timed = [c for c in known.ranked() if known.evaluations[c.id].timing is not None][:RETIMED]
-        if timed:
-            pairs = [(c, known.evaluations[c.id]) for c in timed]
-            for evaluation in await self.evaluator.retime(task.contract, pairs):
-                self.record("evaluation", evaluation)
+        await self.retime_best(task)
         await self.profile_best(task)
         while self.job.confirm and (best := known.best) is not None:
             evaluation = known.evaluations[best.id]
@@ -386,6 +384,20 @@ class _Loop:
             if confirmed.confirmed is False:
                 why = confirmed.failure.reason if confirmed.failure else "it failed"
                 self.record("note", Note(text=f"candidate {best.id} did not survive the rebuild: {why}"))
+
+    async def retime_best(self, task: Task) -> None:
+        """Time the best again, and those that its new time, or its failure, brings to the front."""
+        assert self.evaluator is not None
+        known, done = self.trajectory, set[str]()
+        while len(done) < RETIMED:
+            timed = [c for c in known.ranked() if known.evaluations[c.id].timing is not None]
+            near = [c for c in timed if known.rank_us(c.id) <= RETIMED_WITHIN * known.rank_us(timed[0].id)]
+            pairs = [(c, known.evaluations[c.id]) for c in near if c.id not in done][:RETIMED - len(done)]
+            if not pairs:
+                return
+            done.update(candidate.id for candidate, _ in pairs)
+            for evaluation in await self.evaluator.retime(task.contract, pairs):
+                self.record("evaluation", evaluation)
 
     async def profile_best(self, task: Task) -> None:
         """Counters of the best so far: the next plan rests on them. Profiling every candidate would cost too much."""

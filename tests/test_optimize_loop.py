@@ -45,6 +45,27 @@ async def test_the_fastest_accepted_candidate_wins_and_is_confirmed(tmp_path):
     assert [e.failure.stage for e in trajectory.evaluations.values() if e.failure] == ["verify", "build"]
 
 
+def ids(*sources: str) -> list[str]:
+    return [candidate_id(CONTRACT.id, source) for source in sources]
+
+
+async def test_only_what_is_near_the_best_is_timed_again(tmp_path):
+    _, evaluator = await run([["// us 20", "// us 21", "// us 23", "// us 50"]], tmp_path, job={"rounds": 1})
+    assert evaluator.retimed == ids("// us 20", "// us 21")
+
+
+async def test_at_most_three_are_timed_again(tmp_path):
+    sources = [f"// us 2{n}.0" for n in (0, 1)] + ["// us 20.1", "// us 20.2"]
+    _, evaluator = await run([sources], tmp_path, job={"rounds": 1})
+    assert evaluator.retimed == ids("// us 20.0", "// us 20.1", "// us 20.2")
+
+
+async def test_what_comes_to_the_front_because_the_best_was_slower_is_timed_again_too(tmp_path):
+    trajectory, evaluator = await run([["// us 20 // again 40", "// us 30", "// us 60"]], tmp_path, job={"rounds": 1})
+    assert evaluator.retimed == ids("// us 20 // again 40", "// us 30")
+    assert trajectory.best.source == "// us 30"
+
+
 async def test_a_winner_that_does_not_survive_the_rebuild_gives_way(tmp_path):
     trajectory, _ = await run([["// us 10 // unconfirmed", "// us 30"]], tmp_path, job={"rounds": 1})
     assert trajectory.best.source == "// us 30"
