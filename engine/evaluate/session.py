@@ -63,6 +63,7 @@ class Prestarted:
         left, self._left = self._left, {}
         for role, worker in left.items():
             self._warming[role].cancel()
+            await asyncio.wait({self._warming[role]})
             await worker.close()
         if "judge" in left:
             shutil.rmtree(self.folder, ignore_errors=True)
