@@ -231,6 +231,8 @@ class _Loop:
         for number in range(first, self.rounds + 1):
             if reason := self.why_stop():
                 return reason
+            if number > first:
+                await self.profile_best(task)
             await self.take_shares()
             situation = self.situation(task, device, number)
             self.record_usage(situation)
@@ -241,7 +243,6 @@ class _Loop:
             made = await self.round(situation, plan, strategy, pending, max(count, 0))
             if made + done == 0:
                 return self.why_stop() or "no direction left: every idea was tried"
-            await self.profile_best(task)
         return self.why_stop() or f"all {self.rounds} rounds done"
 
     def why_stop(self) -> str | None:

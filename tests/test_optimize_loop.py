@@ -185,5 +185,7 @@ async def test_the_best_of_each_round_is_profiled_once_for_the_next_plan(tmp_pat
                                       job={"rounds": 3, "budget": 9})
     assert evaluator.profiled_ids == [candidate_id(CONTRACT.id, text) for text in ("// us 40", "// us 30")]
     assert trajectory.evaluations[trajectory.best.id].counters.limiter == "dram-bandwidth"
+    _, evaluator = await run([["// us 35 // again 60", "// us 50"]], tmp_path, job={"rounds": 1})
+    assert evaluator.profiled_ids == ids("// us 50"), "no plan follows the last round: only the winner is profiled"
     _, evaluator = await run([["// us 51"]], tmp_path, job={"rounds": 1, "profile": False})
     assert evaluator.profiled_ids == []
