@@ -24,12 +24,14 @@ class BindingSource:
         module: The extension's own module name.
         exported: Names that Python sees.
         declared: Host functions that cuda_source.cu must define.
+        bodies: It defines functions itself, which may use anything of torch's.
     """
 
     text: str
     module: str
     exported: tuple[str, ...]
     declared: tuple[str, ...]
+    bodies: bool = False
 
 
 def read_binding(path: Path) -> BindingSource:
@@ -53,7 +55,7 @@ def read_binding(path: Path) -> BindingSource:
     if module:
         name = MODULE if module["name"] == "TORCH_EXTENSION_NAME" else module["name"]
         exported = re.findall(r"\.\s*def\s*\(\s*\"(\w+)\"", plain)
-        return BindingSource(_with_header(text), name, tuple(exported), tuple(declared))
+        return BindingSource(_with_header(text), name, tuple(exported), tuple(declared), bool(defined))
     exported = defined or declared
     if not exported:
         raise ContractError(
@@ -63,7 +65,7 @@ def read_binding(path: Path) -> BindingSource:
     lines = "".join(f'  m.def("{name}", &{name});\n' for name in exported)
     # One line is added before the user's text: #line keeps the compiler's messages on their lines.
     made = f"{_with_header(text)}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{\n{lines}}}\n"
-    return BindingSource(made, MODULE, tuple(exported), tuple(declared))
+    return BindingSource(made, MODULE, tuple(exported), tuple(declared), bool(defined))
 
 
 def _with_header(text: str) -> str:

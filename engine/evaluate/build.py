@@ -270,8 +270,8 @@ class Builder:
         commands = (
             [compiler, *common, str(candidate), "-o", str(own), f"-Wl,-soname,{own.name}", *runtime,
              *map(str, libraries), *driver, *prepared.torch_stubs, rpath],
-            [compiler, *common, str(prepared.binding), str(own), "-o", str(extension), *prepared.torch_stubs,
-             prepared.stub("torch_python"), rpath],
+            [compiler, *common, str(prepared.binding), str(own), "-o", str(extension), *map(str, prepared.libraries),
+             *prepared.torch_stubs, prepared.stub("torch_python"), rpath],
         )
         for command in commands:
             done = await compile_in(work, command, readable=self._link_folders(libraries, prepared))
@@ -283,8 +283,8 @@ class Builder:
         if size > MAX_EXTENSION_BYTES:
             return Failure(stage="build", reason=f"the built library is {size >> 20} MiB large, more than "
                                                  f"{MAX_EXTENSION_BYTES >> 20} MiB")
-        if prepared.runtime:
-            _link_or_copy(prepared.runtime, out / prepared.runtime.name)
+        for library in prepared.libraries:
+            _link_or_copy(library, out / library.name)
         return extension
 
     def _libraries(self, names: Iterable[str]) -> list[Path] | Failure:
@@ -371,7 +371,9 @@ class Builder:
 
 def runtime_key() -> str:
     """Hash of the light headers and the runtime's source."""
-    return file_key([*sorted(INCLUDE.rglob("*.h")), INCLUDE.parent / "hiera_rt.cpp"])
+    runtime = INCLUDE.parent
+    headers = [path for folder in (INCLUDE, runtime / "binding") for path in sorted(folder.rglob("*.h"))]
+    return file_key([*headers, runtime / "hiera_rt.cpp", runtime / "hiera_py.cpp"])
 
 
 def _with_extension(build: Build, folder: Path, **changes: object) -> Build:

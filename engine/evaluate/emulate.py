@@ -157,14 +157,14 @@ async def _link(builder: Builder, work: Path, out: Path, key: str, prepared: Pre
     readable = [str(folder) for folder in (prepared.stubs, prepared.binding.parent, toolchain.torch_lib)]
     for command in (
         [compiler, *common, "candidate.o", "-o", str(own), f"-Wl,-soname,{own.name}", *runtime, *torch],
-        [compiler, *common, str(prepared.binding), str(own), "-o", str(extension), *torch,
-         prepared.stub("torch_python")],
+        [compiler, *common, str(prepared.binding), str(own), "-o", str(extension), *map(str, prepared.libraries),
+         *torch, prepared.stub("torch_python")],
     ):
         done = await compile_in(work, command, readable=readable)
         if done.status != 0:
             return _failed(done, "")
-    if prepared.runtime:
-        _link_or_copy(prepared.runtime, out / prepared.runtime.name)
+    for library in prepared.libraries:
+        _link_or_copy(library, out / library.name)
     return extension
 
 

@@ -1,0 +1,139 @@
+"""The binding without torch's headers passes on the same values, and refuses the same ones, as pybind11's."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from engine import toolchain as toolchains
+from engine.evaluate.build import Builder
+from engine.evaluate.emulate import build_emulated
+from engine.evaluate.prepare import Preparer
+from engine.records import Build
+
+DECLARED = """#include <torch/extension.h>
+std::tuple<torch::Tensor, double, std::vector<torch::Tensor>, std::optional<torch::Tensor>, std::string, bool, int64_t>
+several(torch::Tensor x, const torch::Tensor& y, int64_t n, double a, bool b, std::optional<torch::Tensor> o,
+        std::vector<int64_t> sizes, std::vector<torch::Tensor> more, const std::string& name);
+void nothing(torch::Tensor x);
+torch::Tensor raises(int64_t which);
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("several", &several, "text");
+  m.def("nothing", &nothing);
+  m.def("raises", &raises);
+  m.def("counted", [](const py::args& given) { return (int64_t)given.size(); });
+}
+"""
+SOURCE = """#include <torch/extension.h>
+#include <stdexcept>
+#include <tuple>
+#include <vector>
+#include <string>
+std::tuple<torch::Tensor, double, std::vector<torch::Tensor>, std::optional<torch::Tensor>, std::string, bool, int64_t>
+several(torch::Tensor x, const torch::Tensor& y, int64_t n, double a, bool b, std::optional<torch::Tensor> o,
+        std::vector<int64_t> sizes, std::vector<torch::Tensor> more, const std::string& name) {
+  int64_t sum = n;
+  for (auto size : sizes) sum += size;
+  return {y, a, more, o, name, !b, sum + x.numel()};
+}
+void nothing(torch::Tensor x) {}
+torch::Tensor raises(int64_t which) {
+  if (which == 0) TORCH_CHECK(false, "refused ", which);
+  if (which == 1) throw std::out_of_range("outside");
+  if (which == 2) throw std::invalid_argument("wrong");
+  return torch::Tensor();
+}
+"""
+CALLS = """
+import importlib.machinery, importlib.util, json, sys, torch
+name, path = sys.argv[1:]
+spec = importlib.machinery.ModuleSpec(name, importlib.machinery.ExtensionFileLoader(name, path), origin=path)
+module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)
+x, y, z = torch.arange(6.), torch.ones(2), torch.zeros(3)
+several = lambda **k: module.several(*{"x": x, "y": y, "n": 3, "a": 2, "b": True, "o": None, "sizes": [4, 5], "more": (x, z),
+                                       "name": "tést", **k}.values())
+def seen(call):
+    try:
+        value = call()
+    except Exception as error:
+        text = str(error)
+        return [type(error).__name__, next((w for w in ("refused 0", "outside", "wrong") if w in text), "")]
+    plain = lambda v: v.tolist() if isinstance(v, torch.Tensor) else [plain(i) for i in v] if isinstance(v, (list, tuple)) else v
+    return [type(value).__name__, plain(value)]
+big = 2**63 - 1
+found = [seen(several), seen(lambda: several(o=z)), seen(lambda: several(sizes=())), seen(lambda: several(x=1)),
+         seen(lambda: several(n=2.5)), seen(lambda: several(n=big - 15)), seen(lambda: several(n=big + 1)),
+         seen(lambda: several(a="2")), seen(lambda: several(b=1)), seen(lambda: several(more=[x, None])),
+         seen(lambda: several(name=3)), seen(lambda: several(o=torch.nn.Parameter(z))),
+         seen(lambda: module.nothing(x)), seen(module.nothing), seen(lambda: module.nothing(x, x)),
+         *[seen(lambda: module.raises(i)) for i in range(4)], seen(lambda: module.counted(1, "a", None))]
+same = several()[0] is y
+before = sys.getrefcount(z)
+for _ in range(100):
+    several(o=z, more=[z]); seen(lambda: several(o=z, more=[z, 1]))
+print(json.dumps([found, same, sys.getrefcount(z) - before]))
+"""
+
+
+@pytest.fixture
+async def toolchain():
+    found = await toolchains.find_toolchain(sys.executable)
+    if found.torch_dir is None:
+        pytest.skip("this interpreter has no torch")
+    return found
+
+
+async def called(toolchain, root, folder, source):
+    builder = Builder(toolchain, root)
+    build = await build_emulated(builder, folder, source)
+    assert isinstance(build, Build), build
+    done = subprocess.run([sys.executable, "-c", CALLS, build.module, build.extension], capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    prepared = await builder.prepare(folder, emulated=True)
+    return json.loads(done.stdout.splitlines()[-1]), prepared.python is not None
+
+
+async def test_same_values_and_refusals_as_by_pybind11(toolchain, tmp_path, monkeypatch):
+    (tmp_path / "cpp_source.cpp").write_text(DECLARED)
+    light, was_light = await called(toolchain, tmp_path / "light", tmp_path, SOURCE)
+
+    async def never(*_args):
+        return False
+
+    monkeypatch.setattr(Preparer, "_light_binding", never)
+    heavy, heavy_was_light = await called(toolchain, tmp_path / "heavy", tmp_path, SOURCE)
+    assert (was_light, heavy_was_light) == (True, False)
+    for number, (mine, theirs) in enumerate(zip(light[0], heavy[0], strict=True)):
+        assert mine == theirs, number
+    assert light[1:] == heavy[1:] == [True, 0]
+    assert light[0][0] == ["tuple", [[1.0, 1.0], 2.0, [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 3], None, "tést", False, 18]]
+
+
+@pytest.mark.parametrize("declared", [
+    "torch::Tensor f(at::IntArrayRef sizes);",
+    "torch::Tensor f(torch::Tensor x) { return x.relu(); }",
+    "torch::Tensor f(at::ScalarType kind);",
+])
+async def test_what_needs_torchs_headers_gets_them(toolchain, tmp_path, declared):
+    (tmp_path / "cpp_source.cpp").write_text(f"#include <torch/extension.h>\n{declared}\n")
+    prepared = await Builder(toolchain, tmp_path / "cache").prepare(tmp_path, emulated=True)
+    assert prepared.exported == ("f",)
+    assert prepared.python is None
+
+
+async def test_a_torch_whose_layouts_differ_gets_its_own_headers(toolchain, tmp_path, monkeypatch):
+    whole = Preparer._runtime
+
+    async def without(self):
+        made = await whole(self)
+        (made / "libhiera_py.so").unlink(missing_ok=True)
+        return made
+
+    monkeypatch.setattr(Preparer, "_runtime", without)
+    (tmp_path / "cpp_source.cpp").write_text("#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x);\n")
+    prepared = await Builder(replace(toolchain), tmp_path / "cache").prepare(tmp_path, emulated=True)
+    assert prepared.python is None
+    assert prepared.needs
