@@ -1,12 +1,12 @@
 """The binding without torch's headers passes on the same values, and refuses the same ones, as pybind11's."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from engine import processes
 from engine import toolchain as toolchains
 from engine.evaluate.build import Builder
 from engine.evaluate.emulate import build_emulated
@@ -89,9 +89,8 @@ async def called(toolchain, root, folder, source):
     builder = Builder(toolchain, root)
     build = await build_emulated(builder, folder, source)
     assert isinstance(build, Build), build
-    done = subprocess.run([sys.executable, "-c", CALLS, build.module, build.extension], capture_output=True, text=True,
-                          check=False)
-    assert done.returncode == 0, done.stderr
+    done = await processes.run([sys.executable, "-c", CALLS, build.module, build.extension], timeout_s=120)
+    assert done.status == 0, done.stderr
     prepared = await builder.prepare(folder, emulated=True)
     return json.loads(done.stdout.splitlines()[-1]), prepared.python is not None
 
