@@ -136,3 +136,45 @@ async def test_a_torch_whose_layouts_differ_gets_its_own_headers(toolchain, tmp_
     prepared = await Builder(replace(toolchain), tmp_path / "cache").prepare(tmp_path, emulated=True)
     assert prepared.python is None
     assert prepared.needs
+
+
+SPLIT = """#include <torch/extension.h>
+#include <cuda_fp16.h>
+struct Halves { __half high, low; };
+struct alignas(8) Half4 { __half x, y, z, w; };
+__device__ Halves apart(float v) {
+  Halves h;
+  h.high = __float2half_rn(v);
+  h.low = __float2half_rn(v - __half2float(h.high));
+  return h;
+}
+__global__ void split(const float4* x, Half4* high, Half4* low) {
+  const float4 v = x[threadIdx.x];
+  const Halves a = apart(v.x), b = apart(v.y), c = apart(v.z), d = apart(v.w);
+  high[threadIdx.x] = {a.high, b.high, c.high, d.high};
+  low[threadIdx.x] = {a.low, b.low, c.low, d.low};
+}
+torch::Tensor f(torch::Tensor x) {
+  auto y = torch::empty({2, 8}, x.options().dtype(torch::kHalf));
+  auto* parts = reinterpret_cast<Half4*>(y.data_ptr<at::Half>());
+  split<<<1, 2>>>(reinterpret_cast<const float4*>(x.data_ptr<float>()), parts, parts + 2);
+  return y;
+}
+"""
+SPLIT_CALL = """
+import importlib.machinery, importlib.util, sys, torch
+name, path = sys.argv[1:]
+spec = importlib.machinery.ModuleSpec(name, importlib.machinery.ExtensionFileLoader(name, path), origin=path)
+module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)
+x = torch.linspace(0.1, 0.9, 8)
+print(float((module.f(x).double().sum(0) - x).abs().max()))
+"""
+
+
+async def test_halves_are_rounded_where_the_processor_has_them(toolchain, tmp_path):
+    (tmp_path / "cpp_source.cpp").write_text("#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x);\n")
+    build = await build_emulated(Builder(toolchain, tmp_path / "cache"), tmp_path, SPLIT)
+    assert isinstance(build, Build), build
+    done = await processes.run([sys.executable, "-c", SPLIT_CALL, build.module, build.extension], timeout_s=60)
+    assert done.status == 0, done.stderr
+    assert float(done.stdout) < 1e-6

@@ -51,7 +51,7 @@ def deep_contract() -> Contract:
 
 async def opened(folder, result):
     (folder / "groundtruth.py").write_text(DEEP.replace("RESULT", result))
-    session = Session(await find_toolchain(sys.executable), deep_contract(), folder, "cpu", budget_bytes=1 << 26)
+    session = Session(await find_toolchain(sys.executable), deep_contract(), folder, "cpu", budget_bytes=lambda: 1 << 26)
     try:
         await session.open()
         before = session.opened, session.trivial
@@ -140,7 +140,7 @@ async def test_a_module_that_refuses_other_values_is_tested_with_values_like_its
     arguments = tuple(Argument(name=name, role="input", tensor=spec("float32", 16, 20), path=name) for name in "xy")
     contract = Contract(name="loss", entry="loss", arguments=arguments, output_tree=0, variants=(
         Variant(name="example", tensors={a.name: a.tensor for a in arguments}, outputs=(spec("float32"),)),))
-    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cpu", budget_bytes=1 << 26)
+    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cpu", budget_bytes=lambda: 1 << 26)
     shown = []
     try:
         await session.open()

@@ -139,6 +139,10 @@ def test_faster_than_memory_allows():
 def test_hidden_work():
     assert timing.hidden_work(wall_us=100, event_us=10, issue_us=8)
     assert timing.hidden_work(wall_us=40, event_us=10, issue_us=38) is None
+    assert timing.hidden_work(wall_us=1500, event_us=1000, issue_us=8)
+    assert timing.hidden_work(wall_us=1500, event_us=1000, issue_us=8, slowed=1.3) is None
+    assert timing.hidden_work(wall_us=2100, event_us=1000, issue_us=8, slowed=50)
+    assert timing.hidden_work(wall_us=1300, event_us=1000, issue_us=8, slowed=0.5)
 
 
 @pytest.mark.parametrize(("time_us", "sets"), [(5, 12), (500, 12), (20_000, 2), (300_000, 1)])

@@ -64,7 +64,7 @@ async def test_cuda_works_in_the_candidates_sandbox(tmp_path):
 async def test_judge_and_candidate_share_memory_whatever_shuts_the_candidate_in(tmp_path):
     contract, groundtruth = softmax_contract()
     (tmp_path / "groundtruth.py").write_text(groundtruth)
-    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cuda:0", budget_bytes=1 << 26)
+    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cuda:0", budget_bytes=lambda: 1 << 26)
     try:
         await session.open()
         worker = await session._take({})

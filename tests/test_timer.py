@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ EFFORT = Effort(budget_s=60.0, blocks=8, audits=2)
 class Machine:
     """Judge and verifier at once; `time_us(side, number)` is what a block takes when `number` of the candidate's ran."""
 
-    def __init__(self, time_us):
+    def __init__(self, time_us, in_a_row_us=None):
+        self.in_a_row_us = in_a_row_us
         self.ledger, self.time_us, self.order, self.numbers = Ledger("match"), time_us, "", {"r": 0, "c": 0}
 
     def block(self, side, calls):
@@ -41,13 +43,22 @@ class Machine:
     async def call(self, kind, *, timeout_s, **fields):
         if kind == "time":
             return {"times_us": self.block("r", len(fields["order"]))}
+        if kind == "plain":
+            return await self.plain("r", fields["count"])
         return {"fill_sets": {"sets": [[]] * 12}, "audit": {"outputs": []},
                 "check": {"results": [], "untouched": True, "guards": True}}[kind]
+
+    async def plain(self, side, count):
+        """Calls in a row: as slow as the host issues them, unless `in_a_row_us` says otherwise."""
+        if self.in_a_row_us is None:
+            return {"issue_us": 1e6, "error": ""}
+        time.sleep(self.in_a_row_us[side] * count * 1e-6)  # noqa: ASYNC251 - the parent's clock is what is tested.
+        return {"issue_us": 1.0, "error": ""}
 
     async def ask(self, kind, **fields):
         if kind == "block":
             return {"times_us": self.block("c", len(fields["order"])), "error": ""}
-        return {"issue_us": 1e6, "error": ""}
+        return await self.plain("c", fields.get("count", 0))
 
 
 async def timed(time_us, gpu=None):
@@ -122,6 +133,19 @@ async def test_our_own_workers_and_the_unseen_are_no_strangers(say, tmp_path, mo
     finally:
         asking.cancel()
         await worker.close()
+
+
+@pytest.mark.parametrize(("in_a_row_us", "reason"), [
+    ({"c": 1050.0, "r": 1000.0}, None),
+    ({"c": 1500.0, "r": 1000.0}, "work runs outside the events"),
+    ({"c": 1500.0, "r": 1480.0}, None),  # A card held back by its power, say: the reference is as much slower.
+    ({"c": 2600.0, "r": 2600.0}, "work runs outside the events"),  # So much is not believed of any disturbance.
+])
+async def test_the_parents_clock_allows_for_what_slows_the_reference_too(in_a_row_us, reason):
+    machine = Machine(lambda _side, _number: 1000.0, in_a_row_us)
+    found = await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0")).run(EFFORT)
+    assert (reason in machine.ledger.reason()) if reason else not machine.ledger.rejected
+    assert found is None if reason else found.wall_us == pytest.approx(in_a_row_us["c"], rel=0.15)
 
 
 @pytest.mark.parametrize(("reference_s", "limit_s"), [(0.002, 15.0), (0.1, 30.0), (5.0, 60.0)])

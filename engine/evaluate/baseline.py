@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +21,7 @@ from engine.toolchain import Toolchain
 COMPILE_S = 600.0
 LARGE_BYTES = 4 << 30
 TIME_S = 120.0
+COMPILED_BYTES = 1 << 30
 CALLS, BLOCKS = 10, 5
 MODES = {"off": (), "default": ("compile",), "best": ("compile", "compile max-autotune", "compile reduce-overhead")}
 
@@ -33,12 +35,17 @@ class Baselines:
         folder: The contract folder.
         device: Where.
         effort: `off`, `default` or `best`: which modes of torch.compile to try.
+        beside: See `Session`.
     """
 
-    def __init__(self, session: Session, toolchain: Toolchain, folder: Path, device: Device, effort: str) -> None:
+    def __init__(
+        self, session: Session, toolchain: Toolchain, folder: Path, device: Device, effort: str, *,
+        beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
         self._session, self._device = session, device
         self._modes = MODES[effort] if device.kind == "cuda" and session.contract.reference != "cuda" else ()
-        self._other = Session(toolchain, session.contract, folder, session.device, budget_bytes=1 << 30)
+        self._other = Session(toolchain, session.contract, folder, session.device, budget_bytes=lambda: COMPILED_BYTES,
+                              beside=beside)
         self._compiling: asyncio.Task[None] | None = None
         self._ready: dict[str, float] = {}
         self._notes: list[str] = []
@@ -81,7 +88,7 @@ class Baselines:
                 graph = await _time(judge, "graph")
             except WorkerError as error:
                 self._notes.append(f"CUDA graph not measured: {_short(error)}")
-                await self._session.reopen()
+                self._session.spoil()  # The caller holds the GPU, and opening waits for it.
         times: dict[str, float] = {}
         for which in self._ready:
             try:

@@ -38,7 +38,7 @@ __all__ = ["blockers", "build_emulated", "transform"]
 
 EMULATOR = INCLUDE.parent / "emulator"
 TIMEOUT_S = 120.0
-FORMAT = "2"
+FORMAT = "3"
 # Contraction as nvcc does by default; no type-based aliasing, because kernels reinterpret memory freely.
 FLAGS = (
     "-O2", "-g1", "-fPIC", "-ffp-contract=fast", "-fno-strict-aliasing", "-fvisibility-inlines-hidden",
@@ -134,14 +134,24 @@ async def _compile(builder: Builder, work: Path, source: str, text: str, sm: str
     (work / "candidate.cpp").write_text(
         f'#include <hiera_emu/all.h>\n{header}#line 1 "{messages.SOURCE_NAME}"\n{text}', encoding="utf-8"
     )
-    tune = ("-march=native",) if platform.machine() == "x86_64" else ()
     command = [
-        builder.toolchain.require_compiler(), f"-std={standard_of(source, 'c++17')}", *FLAGS, *tune,
+        builder.toolchain.require_compiler(), f"-std={standard_of(source, 'c++17')}", *FLAGS,
+        *_tuned(builder.toolchain.gxx_version),
         f"-DHIERA_EMU_ARCH={sm.replace('.', '')}0", f"-D_GLIBCXX_USE_CXX11_ABI={int(builder.toolchain.cxx11_abi)}",
         "-Iinclude", "-Ilocal", f"-I{EMULATOR}", f"-I{INCLUDE}", "-c", "candidate.cpp", "-o", "candidate.o",
     ]
     async with builder._slots:  # noqa: SLF001 - one limit for all compilers of a builder.
         return await compile_in(work, command, readable=[str(EMULATOR), str(INCLUDE)], timeout_s=TIMEOUT_S)
+
+
+def _tuned(gxx_version: str) -> tuple[str, ...]:
+    """Flags for this machine's processor."""
+    if platform.machine() != "x86_64":
+        return ()
+    # With half arithmetic in hardware g++ vectorises float -> half -> float into nothing: what splits a float into two
+    # halves then finds the second one empty. Older compilers know neither the instructions nor the flag.
+    halves = int(re.match(r"\d*", gxx_version)[0] or 0) >= 12
+    return ("-march=native", *(("-mno-avx512fp16",) if halves else ()))
 
 
 async def _link(builder: Builder, work: Path, out: Path, key: str, prepared: Prepared) -> Path | Failure:

@@ -114,13 +114,22 @@ class LocalEvaluator:
         self._judged_folder = judged_folder
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
-            budget_bytes=HOST_BUDGET_BYTES if self._emulated else max(device.memory_bytes // 6, LEAST_BUDGET_BYTES),
-            prestarted=prestarted, allowance=_allowance(self._gpu, device, contract))
+            budget_bytes=self._budget_bytes, prestarted=prestarted, allowance=_allowance(self._gpu, device, contract),
+            beside=self._beside_others)
         self._baselines = Baselines(
-            self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline)
+            self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline,
+            beside=self._beside_others)
         self._one_at_a_time = asyncio.Lock()
         self._preparing: asyncio.Task[None] | None = None
         self.healthy = True
+
+    def _budget_bytes(self) -> int:
+        """For argument sets: a part of the card, and no more than a part of what others left free of it."""
+        if self._emulated:
+            return HOST_BUDGET_BYTES
+        memory = self._gpu.memory() if self._gpu is not None else None
+        free_bytes = self._device.memory_bytes if memory is None else memory.total_bytes - memory.used_bytes
+        return max(min(self._device.memory_bytes // 6, free_bytes // 4), LEAST_BUDGET_BYTES)
 
     async def prepare(self) -> None:
         """Start the judge and build what all candidates share, once; several may wait for it.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,17 +77,19 @@ class Session:
         contract: What is judged.
         folder: The contract folder with the reference.
         device: `cpu` or `cuda:N`.
-        budget_bytes: For argument sets; what a single set needs is taken in any case.
+        budget_bytes: For argument sets, asked when a judge opens; what a single set needs is taken in any case.
         reference: Build of the user's kernel where the contract's reference is CUDA text.
         prestarted: Processes that are warm already, for the first judge and candidate; ended here once taken.
         allowance: What a candidate may take of host and device memory.
+        beside: Gives a context in which the device may be used beside other jobs: whoever times waits for its end.
     """
 
     def __init__(
-        self, toolchain: Toolchain, contract: Contract, folder: Path, device: str, *, budget_bytes: int,
+        self, toolchain: Toolchain, contract: Contract, folder: Path, device: str, *, budget_bytes: Callable[[], int],
         reference: Build | None = None, prestarted: Prestarted | None = None, allowance: Allowance | None = None,
+        beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        self.contract, self.device = contract, device
+        self.contract, self.device, self._beside = contract, device, beside
         self._allowance = allowance or Allowance()
         self._toolchain, self._folder, self._budget_bytes, self._reference = toolchain, folder, budget_bytes, reference
         self._shared: Path | None = None
@@ -131,8 +133,9 @@ class Session:
         assert self.judge is not None
         drawn = seeds()
         try:
-            found = await self.judge.call("null_test", timeout_s=START_S, families=["randn", "example"],
-                                          seeds=[next(drawn) >> 8 for _ in range(4)])
+            async with self._beside():
+                found = await self.judge.call("null_test", timeout_s=START_S, families=["randn", "example"],
+                                              seeds=[next(drawn) >> 8 for _ in range(4)])
             self.trivial, self.trivial_note = tuple(found["passed"]), ""
             self.weights_carry = found["carrying"]
         except InputError as error:
@@ -144,6 +147,10 @@ class Session:
         await self._drop()
         await self.open_judge()
         self.warm()
+
+    def spoil(self) -> None:
+        """Let the judge be opened anew before its next use: what failed in it may have left the device in disorder."""
+        self._opened_in = None
 
     async def ready(self) -> None:
         """Open the judge anew where its process is another one: a request that was cancelled takes it along.
@@ -241,11 +248,12 @@ class Session:
             extension = {"path": self._reference.extension, "module": self._reference.module,
                          "entry": self.contract.entry}
         try:
-            self.opened = await self.judge.call(
-                "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
-                device=self.device, shared=str(self._shared), sets=GUARD_SETS, budget_bytes=self._budget_bytes,
-                extension=extension, host_copies=self._host_copies, carrying=self.weights_carry,
-                confined=self.confined)
+            async with self._beside():
+                self.opened = await self.judge.call(
+                    "open", timeout_s=START_S, contract=codec.to_data(self.contract), folder=str(self._folder),
+                    device=self.device, shared=str(self._shared), sets=GUARD_SETS,
+                    budget_bytes=self._budget_bytes(), extension=extension, host_copies=self._host_copies,
+                    carrying=self.weights_carry, confined=self.confined)
         except BaseException:
             await self._drop()
             raise

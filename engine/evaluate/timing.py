@@ -30,6 +30,8 @@ MOST_DRIFT, CLOCK_BAND = 0.01, 0.05
 SETTLED = 0.02  # Three warm-up blocks in a row within this.
 # The parent's clock may exceed the events by this much before work must have been hidden from them.
 WALL_FACTOR, WALL_SLACK_US = 1.25, 5.0
+# What slows the reference too, such as a power cap or a busy host, is allowed for up to this.
+MOST_SLOWED = 1.6
 FLOOR_SHARE = 0.95
 LEAST_BLOCKS = 6
 
@@ -181,15 +183,16 @@ def settled(seen_us: Sequence[float]) -> bool:
     return len(seen_us) >= 3 and max(seen_us[-3:]) <= (1 + SETTLED) * min(seen_us[-3:])
 
 
-def hidden_work(wall_us: float, event_us: float, issue_us: float) -> str | None:
+def hidden_work(wall_us: float, event_us: float, issue_us: float, slowed: float = 1.0) -> str | None:
     """Why the parent's clock says that the events missed work, or None.
 
     Args:
         wall_us: Parent's slope a call, all streams and threads included.
         event_us: Median by events on the current stream.
         issue_us: Host time to issue a call.
+        slowed: By what factor the same clock found the reference slower than its events, just now.
     """
-    bound = WALL_FACTOR * max(event_us, issue_us) + WALL_SLACK_US
+    bound = WALL_FACTOR * min(max(slowed, 1.0), MOST_SLOWED) * max(event_us, issue_us) + WALL_SLACK_US
     if wall_us <= bound:
         return None
     return f"{wall_us:.1f} us a call by the parent's clock, {event_us:.1f} us by events: work runs outside the events"
