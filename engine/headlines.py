@@ -87,7 +87,7 @@ def headline_of(trajectory: Trajectory, events_bytes: int) -> Headline:
         written=len(trajectory.candidates), judged=len(trajectory.evaluations),
         accepted=len(trajectory.ranked()), planned=len(trajectory.plans), best=best.id if best else None,
         speedup=timing.speedup if timing else None, ci95=timing.ci95 if timing else None,
-        faster=timing is not None and timing.ci95[0] > 1.0, confirmed=bool(evaluation and evaluation.confirmed),
+        faster=best is not None and trajectory.is_faster(best.id), confirmed=bool(evaluation and evaluation.confirmed),
         stop_reason=stopped.reason if stopped else "", complete=stopped is not None and stopped.complete,
         wall_s=trajectory.wall_s,
     )

@@ -287,6 +287,28 @@ class Trajectory:
         timing = self.evaluations[best.id].timing if best else None
         return timing.speedup if timing else None
 
+    def over_own(self, identity: str) -> tuple[float, tuple[float, float]] | None:
+        """Speed-up over the user's own kernel with its interval, where that is not the reference but a candidate too.
+
+        Both were timed against the reference, not against each other, so the interval is as wide as both together
+        allow. None where either has no time, or the reference is the user's kernel itself.
+        """
+        own = next((c for c in self.candidates if c.author == "user" and c.round == 0), None)
+        if own is None or own.id == identity or self.contract is None or self.contract.reference == "cuda":
+            return None
+        mine, found = (self.evaluations.get(i) for i in (own.id, identity))
+        if mine is None or found is None or mine.timing is None or found.timing is None:
+            return None
+        low, high = found.timing.ci95
+        return found.timing.speedup / mine.timing.speedup, (low / mine.timing.ci95[1], high / mine.timing.ci95[0])
+
+    def is_faster(self, identity: str) -> bool:
+        """True when a candidate is faster than what the user has: its interval lies above 1."""
+        evaluation, over = self.evaluations.get(identity), self.over_own(identity)
+        if over is not None:
+            return over[1][0] > 1.0
+        return evaluation is not None and evaluation.timing is not None and evaluation.timing.ci95[0] > 1.0
+
     @property
     def stagnant_rounds(self) -> int:
         """Finished rounds in a row, up to the last, that brought no new best."""

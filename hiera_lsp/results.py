@@ -63,7 +63,7 @@ class Result:
             return "no candidate was accepted"
         if candidate.author == "user":
             return "your own text is the best that was found"
-        if self.summary.measured and (candidate.ci95 is None or candidate.ci95[0] <= 1.0):
+        if self.summary.measured and not candidate.faster:
             return "it is not faster than your code"
         return ""
 

@@ -97,6 +97,7 @@ def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSum
     evaluation = trajectory.evaluations.get(candidate.id)
     timing = evaluation.timing if evaluation else None
     failure = evaluation.failure if evaluation else None
+    over_own = trajectory.over_own(candidate.id)
     return CandidateSummary(
         id=candidate.id,
         round=candidate.round,
@@ -115,4 +116,6 @@ def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSum
         compile_ci95=timing.compile_ci95 if timing else None,
         planned=next((p.direction for p in trajectory.plans if p.round == candidate.round), ""),
         confirmed=evaluation.confirmed if evaluation else None,
+        own_speedup=over_own[0] if over_own else None,
+        own_ci95=over_own[1] if over_own else None,
     )

@@ -17,6 +17,8 @@ class CandidateSummary:
         direction: Direction of the move that made it; empty for a beginning.
         planned: Direction that its round's plan chose.
         compile_ci95: Interval of `speedup_vs_compile`.
+        own_speedup: Over the user's own kernel, where that is a candidate and not the reference.
+        own_ci95: Interval of `own_speedup`.
     """
 
     id: str
@@ -36,6 +38,14 @@ class CandidateSummary:
     compile_ci95: tuple[float, float] | None = None
     planned: str = ""
     confirmed: bool | None = None
+    own_speedup: float | None = None
+    own_ci95: tuple[float, float] | None = None
+
+    @property
+    def faster(self) -> bool:
+        """True when it is faster than what the user has: the interval lies above 1."""
+        interval = self.own_ci95 or self.ci95
+        return interval is not None and interval[0] > 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

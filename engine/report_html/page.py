@@ -118,11 +118,12 @@ def _result(trajectory: Trajectory) -> tuple[str, Child, Child]:
     evaluation = trajectory.evaluations[best.id]
     if evaluation.timing is None:
         return "Result", "not measured", f"{best.id} is {_verified(evaluation)}"
-    low, high = evaluation.timing.ci95
-    span = f"[{low:.2f}, {high:.2f}] over eager, {_verified(evaluation)}"
-    if low <= 1.0:
-        return "Result", "nothing faster", f"best accepted {evaluation.timing.speedup:.2f}x {span}"
-    return "Result", f"{evaluation.timing.speedup:.2f}x", span
+    over_own = trajectory.over_own(best.id)
+    speedup = over_own[0] if over_own else evaluation.timing.speedup
+    gain, rest = report.gain_words(trajectory, best).split(" ", 1)
+    if not trajectory.is_faster(best.id):
+        return "Result", "nothing faster", f"best accepted {gain} {rest}, {_verified(evaluation)}"
+    return "Result", f"{speedup:.2f}x", f"{rest}, {_verified(evaluation)}"
 
 
 def _verified(evaluation: Evaluation) -> str:
