@@ -67,6 +67,8 @@ async def opened(folder, result):
     ("x", (), True),
     # Nothing helps a task that is a constant by its text: its weights stay as the user's are.
     ("x * 0 + 1", ("a constant", "another seed's output"), False),
+    # What depends on weights alone says something: every trial draws them too.
+    ("x * 0 + self.layers[0].weight.abs().sum() * torch.ones(1)", (), False),
 ])
 def test_depth_is_no_reason_to_say_nothing(tmp_path, result, trivial, carries):
     found, carrying = asyncio.run(opened(tmp_path, result))

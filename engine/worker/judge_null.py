@@ -8,7 +8,9 @@ def null_test(request, draw, expectation):
     """Trivial answers that would pass, as a set of names.
 
     Weights as PyTorch's initialisers make them shrink what flows through many layers until only biases are left. Where
-    a task is blind with them, it is tried with weights that carry its inputs through, and keeps those if they help.
+    a task is blind with them, it is tried with weights that carry its inputs through, and keeps those if they help. An
+    output may also depend on weights alone, such as one token of an attention that never meets the image: trials draw
+    weights too, so a task that tells different weights apart is not blind.
 
     Args:
         request: `families`, and four `seeds`: of two draws, of the weights, of the references.
@@ -20,11 +22,12 @@ def null_test(request, draw, expectation):
     if passed and not state.carrying and any(a["role"] == "parameter" for a in state.tensors):
         state.carrying = True
         state.carrying = not _trivial_answers(request, draw, expectation)
-        passed = set() if state.carrying else passed
+        passed = set() if state.carrying else _trivial_answers(request, draw, expectation, weights=True)
     return passed
 
 
-def _trivial_answers(request, draw, expectation):
+def _trivial_answers(request, draw, expectation, weights=False):
+    """Trivial answers that pass in every family; with `weights` the two draws differ in their weights as well."""
     state = State
     passed = None
     # Whether a task says nothing does not depend on its size, but memory for two references does.
@@ -32,9 +35,9 @@ def _trivial_answers(request, draw, expectation):
         range(len(state.variants)), key=lambda v: sum(judge_state.extent(s) for s in state.variants[v]["outputs"]))
     for family in request["families"]:
         pair = []
-        for seed in request["seeds"][:2]:
-            draw({"variant": variant, "family": family, "seed": seed, "fixed_seed": request["seeds"][2], "set": 0,
-                  "phase": 0})
+        for number, seed in enumerate(request["seeds"][:2]):
+            fixed = request["seeds"][2] + (number if weights else 0)
+            draw({"variant": variant, "family": family, "seed": seed, "fixed_seed": fixed, "set": 0, "phase": 0})
             pair.append(expectation(request["seeds"][3]))
         if any(e.is_float and e.blank_share > 0.5 for e in pair[0]):
             continue
