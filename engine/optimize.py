@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ CONVERGED = 1.05
 # and not by ten, so what lies further behind stays behind; to time it again takes as long as for the best.
 RETIMED, RETIMED_WITHIN = 3, 1.10
 CUDA_FILES = (".cu", ".cuh")
+# A job that found nothing in its time may be this late: a kernel a little later is worth more than none.
+LATE_S = 30.0
 # Cancelled work gets this long to kill its processes.
 GRACE_S = 4.0
 # The first plan waits this long for measured shares of time, so that the first candidate is not late. Their process
@@ -291,17 +293,18 @@ class _Loop:
         made = len(pending)
         deadline = None if self.job.seconds is None else max(0.0, self.job.seconds - self.run.seconds())
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(deadline):
-                    if count > 0:
-                        async for candidate in self.agent.propose(situation, plan, strategy, count):
-                            made += 1
-                            self.record("candidate", candidate)
-                            self.record_usage()
-                            jobs.append(asyncio.ensure_future(self.evaluate(situation, candidate)))
-                    for job in jobs:
-                        await job
-                    self.record_usage()
+            async with asyncio.timeout(deadline):
+                if count > 0:
+                    async for candidate in self.agent.propose(situation, plan, strategy, count):
+                        made += 1
+                        self.record("candidate", candidate)
+                        self.record_usage()
+                        jobs.append(asyncio.ensure_future(self.evaluate(situation, candidate)))
+                for job in jobs:
+                    await asyncio.shield(job)  # The limit ends the waiting first, and then what need not go on.
+                self.record_usage()
+        except TimeoutError:
+            await self.until_verified(jobs)
         finally:
             left = [job for job in jobs if not job.done()]
             for job in left:
@@ -309,6 +312,15 @@ class _Loop:
             if left:
                 await asyncio.wait(left, timeout=GRACE_S)
         return made
+
+    async def until_verified(self, jobs: Sequence[asyncio.Future[None]]) -> None:
+        """The time is up: where nothing is verified, what is at work may go on until something is, or for `LATE_S`."""
+        loop, left = asyncio.get_running_loop(), {job for job in jobs if not job.done()}
+        until = loop.time() + LATE_S
+        while left and self.trajectory.best is None and loop.time() < until:
+            done, left = await asyncio.wait(left, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            for job in done:
+                job.result()
 
     async def evaluate(self, situation: Situation, candidate: Candidate) -> None:
         """Judge one candidate, from the cache where it was judged before; then try to mend it once."""

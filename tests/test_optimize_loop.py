@@ -86,6 +86,23 @@ async def test_the_time_limit_ends_the_search_and_keeps_the_best(tmp_path):
     assert trajectory.stopped.reason.startswith("time")
 
 
+async def test_what_is_being_judged_when_the_time_is_up_is_finished_where_nothing_else_is_verified(tmp_path):
+    trajectory, evaluator = await run([["// wrong", "// us 40 // sleep 3", "// us 30 // sleep 60"], ["never"]], tmp_path,
+                                      job={"rounds": 2, "seconds": 2.0})
+    assert trajectory.best.source == "// us 40 // sleep 3"
+    assert trajectory.stopped.reason.startswith("time")
+    assert len(evaluator.judged) == 2
+
+
+async def test_even_then_the_time_limit_ends_the_search(tmp_path, monkeypatch):
+    monkeypatch.setattr("engine.optimize.LATE_S", 0.3)
+    started = time.perf_counter()
+    trajectory, _ = await run([["// sleep 60"]], tmp_path, job={"rounds": 1, "seconds": 0.3})
+    assert time.perf_counter() - started < 20
+    assert trajectory.best is None
+    assert trajectory.stopped.reason.startswith("time")
+
+
 async def test_reaching_the_roof_ends_the_search(tmp_path):
     trajectory, _ = await run([["// us 5.1"], ["// us 4.9"]], tmp_path, job={"rounds": 2})
     assert len(trajectory.candidates) == 1
