@@ -53,6 +53,15 @@ def test_the_gain_is_over_what_the_user_has(own, best, reference, faster, words,
     assert (result.no_gain == "") is faster
 
 
+@pytest.mark.parametrize(("own", "best", "told"), [
+    (0.05, 0.1, "its reference is 10.0 times faster still, and 20.0 times faster than the file as it stands"),
+    (0.5, 1.5, ""), (0.5, 0.99, ""), (None, 0.5, "")])
+def test_a_reference_that_is_faster_than_both_is_told(own, best, told):
+    text = report.text(run(own, best, replace(CONTRACT, reference="function")))
+    assert told in text
+    assert ("faster still" in text) is bool(told)
+
+
 def test_the_json_has_the_gain_over_the_users_kernel():
     rows = report.document(run(0.5, 1.0))["candidates"]
     assert [row["speedup_vs_own"] for row in rows] == [None, pytest.approx(2.0)]
