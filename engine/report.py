@@ -282,7 +282,7 @@ def _result_lines(trajectory: Trajectory, folder: Path | None) -> list[str]:
     if timing is not None and (over := trajectory.over_own(best.id)) and timing.ci95[1] < 1.0:
         # Varying a kernel seldom reaches another algorithm: who has a faster one at hand is to be told.
         lines.append(f"        its reference is {1 / timing.speedup:.1f} times faster still, and "
-                     f"{over[0] / timing.speedup:.1f} times faster than the file as it stands: calling that may be better")
+                     f"{over[0] / timing.speedup:.1f} times faster than the file as it stands: call that instead?")
     if verification is not None:
         lines.append(f"verified {verification.where} ({verification.isolation}): "
                      + ", ".join(f"{c.name} {c.status}" for c in verification.checks))
