@@ -66,3 +66,13 @@ def test_the_json_has_the_gain_over_the_users_kernel():
     rows = report.document(run(0.5, 1.0))["candidates"]
     assert [row["speedup_vs_own"] for row in rows] == [None, pytest.approx(2.0)]
     assert rows[1]["own_ci95"] == pytest.approx([0.97 / 0.515, 1.03 / 0.485])
+
+
+def test_of_several_given_files_none_is_the_one_to_beat():
+    first, second = (candidate(number, round_=0, direction="", author="user") for number in (0, 1))
+    side_by_side = run_of(
+        ("job", JOB), ("device", DEVICE), ("contract", CONTRACT), ("workload", WORK), ("candidate", first),
+        ("candidate", second), ("evaluation", timed(first, 0.5)), ("evaluation", timed(second, 0.9)))
+    assert side_by_side.over_own(second.id) is None
+    assert side_by_side.is_faster(second.id) is False
+    assert report.gain_words(side_by_side, second) == "0.90x [0.87, 0.93] over eager"
