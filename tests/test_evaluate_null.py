@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from contracts.contract import Argument, Contract, Variant
-from contracts.errors import InputError
+from contracts.errors import HieraError, InputError, WorkerTimeoutError
+from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
 from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
@@ -69,6 +70,8 @@ async def opened(folder, result):
     ("x * 0 + 1", ("a constant", "another seed's output"), False),
     # What depends on weights alone says something: every trial draws them too.
     ("x * 0 + self.layers[0].weight.abs().sum() * torch.ones(1)", (), False),
+    # Here the inputs do count, and drown: who leaves them out is not to be accepted.
+    ("x * 1e-12 + self.layers[0].weight.abs().sum() * torch.ones(1)", ("a constant", "another seed's output"), False),
 ])
 def test_depth_is_no_reason_to_say_nothing(tmp_path, result, trivial, carries):
     found, carrying = asyncio.run(opened(tmp_path, result))
@@ -161,3 +164,30 @@ async def test_a_module_that_refuses_other_values_is_tested_with_values_like_its
     assert drawn["confined"]
     assert not session.trivial
     assert len(shown) == 6
+
+
+async def test_a_judge_that_is_gone_is_opened_anew_and_times_nothing_before(tmp_path):
+    (tmp_path / "groundtruth.py").write_text(DEEP.replace("RESULT", "x"))
+    session = Session(await find_toolchain(sys.executable), deep_contract(), tmp_path, "cpu", budget_bytes=lambda: 1 << 26)
+    try:
+        await session.ready()
+        assert session.judge is None, "nothing was opened yet"
+        await session.open_judge()
+        assert session.is_open
+        with pytest.raises(WorkerTimeoutError):
+            await session.judge.call("canary", timeout_s=0)
+        # A request starts a process again, but none that knows the contract.
+        with pytest.raises(HieraError):
+            await session.judge.call("time", timeout_s=60, which="eager", order=[0], seed=0)
+        assert not session.is_open
+        baselines = Baselines(session, await find_toolchain(sys.executable), tmp_path, NO_GPU, "default")
+        baselines._other, baselines._best = session, "compile"
+        assert baselines.compiled() is None
+        await session.ready()
+        assert session.is_open
+        assert baselines.compiled() == (session.judge, "compile")
+        session.judge = None  # As after an opening that failed.
+        await session.ready()
+        assert session.is_open
+    finally:
+        await session.close()

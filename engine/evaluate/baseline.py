@@ -68,7 +68,7 @@ class Baselines:
 
     def compiled(self) -> tuple[Worker, str] | None:
         """The compiled reference to time against, or None while there is none."""
-        if self._best is None or self._other.judge is None:
+        if self._best is None or not self._other.is_open:
             return None
         return self._other.judge, self._best
 
@@ -92,7 +92,7 @@ class Baselines:
         times: dict[str, float] = {}
         for which in self._ready:
             try:
-                times[which] = await _time(own(self._other.judge), which)
+                times[which] = await _time(own(self._other.judge if self._other.is_open else None), which)
             except WorkerError as error:
                 self._notes.append(f"{which} not measured: {_short(error)}")
         self._best = min(times, key=times.__getitem__, default=None)

@@ -286,6 +286,7 @@ class LocalEvaluator:
                       *, limits: Limits | None = None) -> Evaluation:
         """Verify and time a build: one candidate of a contract at a time, and timing alone on the device."""
         watch = Stopwatch()
+        await self.prepare()  # A job that goes on with stored verdicts comes here first.
         async with self._one_at_a_time:
             await self.session.ready()
             watch.lap("wait")

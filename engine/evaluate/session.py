@@ -153,12 +153,17 @@ class Session:
         self._opened_in = None
 
     async def ready(self) -> None:
-        """Open the judge anew where its process is another one: a request that was cancelled takes it along.
+        """Open the judge anew where its process is gone or another one: a request that was cancelled takes it along.
 
-        Raises what `open` raises.
+        Only once `open` is done. Raises what `open` raises.
         """
-        if self.judge is not None and self.judge.pid != self._opened_in:
+        if self.opened and not self.is_open:
             await self.reopen()
+
+    @property
+    def is_open(self) -> bool:
+        """True while the process that was opened is the one that runs."""
+        return self.judge is not None and self.judge.pid is not None and self.judge.pid == self._opened_in
 
     def warm(self) -> None:
         """Start the next candidate's process ahead of its build."""
@@ -212,8 +217,7 @@ class Session:
         """Does the device still compute? The judge's own context is tried, then a fresh one."""
         for attempt in range(2):
             try:
-                assert self.judge is not None
-                reply = await self.judge.call("canary", timeout_s=30)
+                reply = await own(self.judge).call("canary", timeout_s=30)
                 if reply["sound"]:
                     return True
             except HieraError:
