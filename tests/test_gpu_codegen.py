@@ -37,6 +37,7 @@ CASES = {
     "largest cluster": ("pass", "F.instance_norm(x)", "2, 40, 512, 700", ("cluster", 8), "cluster_reduce<8,"),
     "tensor cores": ("self.fc = nn.Linear(512, 640)", "self.fc(x).relu()", "1000, 512", ("means", "tensor_cores"),
                      "mma"),
+    "halves": ("self.fc = nn.Linear(8192, 2048)", "self.fc(x).relu()", "1000, 8192", ("means", "halves"), "cublasGemmEx"),
     "channels last": ("self.conv = nn.Conv2d(32, 64, 3)", "self.conv(x).sigmoid()", "8, 32, 60, 60",
                       ("layout", "channels_last"), "x_channels_last_copy"),
     "graph": ("self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)", "self.b(self.a(x).tanh()).tanh() + x", "32, 64",

@@ -30,13 +30,15 @@ static cublasHandle_t cublas_handle(int device, cudaStream_t stream) {
 
 def serves(matmul: Matmul, dtype: str) -> bool:
     """True when one strided-batched call computes the product."""
+    return dtype in _DATA and len(matmul.batch) <= 1 and matmul.added is None and lies_well(matmul)
+
+
+def lies_well(matmul: Matmul) -> bool:
+    """True when every matrix is stored row after row or column after column, the result row after row."""
     return (
-        dtype in _DATA
-        and len(matmul.batch) <= 1
-        and matmul.c_n == 1 and matmul.c_m >= matmul.n
+        matmul.c_n == 1 and matmul.c_m >= matmul.n
         and _transposed(matmul.a_m, matmul.a_k, matmul.m, matmul.k) is not None
         and _transposed(matmul.b_k, matmul.b_n, matmul.k, matmul.n) is not None
-        and matmul.added is None
         and max(matmul.m, matmul.n, matmul.k) < 2**31
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
-from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, matmul, tensor_cores
+from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, halves, matmul, tensor_cores
 from engine.codegen.aliasing import offset_views
 from engine.codegen.aten_calls import CallWriter
 from engine.codegen.layout import Formats, memory_format
@@ -100,11 +100,23 @@ class ExternWriter:
             matmul.parse(node, self.layouts), self._dtype(node)
         ):
             library = ("cublas",)
+        # Before own kernels on Tensor Cores, which take TF32: half of half's rate.
+        split = ("halves",) if self.recipe.space != "cuda" and self._takes_halves(node) else ()
         if self.recipe.space == "cuda_libs_torch":
-            return ("aten", *fast, *library, *own)
+            return ("aten", *split, *fast, *library, *own)
         if self.recipe.space == "cuda_libs":
-            return (*library, *fast, *own) if library else (*own, *fast) or self._refuse(node)
+            if library:
+                return (*library, *split, *fast, *own)
+            return (*own, *split, *fast) or self._refuse(node)
         return (*own, *fast) or self._refuse(node)
+
+    def _takes_halves(self, node: Node) -> bool:
+        """True where halves pay, and wherever the recipe asks for them: a reduced twin of a large product is small."""
+        if node.base not in matmul.MATMULS or not self._has_own(node):
+            return False
+        problem = matmul.parse(node, self.layouts)
+        wanted = self.recipe.choices.get(f"{self.names(node.out)}.means") == "halves"
+        return halves.serves(problem, self._dtype(node), self.device, self.flags) and (wanted or halves.pays(problem))
 
     def _refuse(self, node: Node) -> tuple[str, ...]:
         raise CannotWrite(f"{node.op} on {self._dtype(node)} has no kernel in {self.recipe.space}")
@@ -130,8 +142,8 @@ class ExternWriter:
         return [Tunable(
             key=f"{self.names(node.out)}.means", direction="T", values=(default, *values[1:]),
             weight=self.weights.get(node.name, 0.0),
-            meaning=f"who computes {self.names(node.out)} ({node.base}): an ATen call, cuBLAS, or an own kernel, "
-                    "without or with Tensor Cores",
+            meaning=f"who computes {self.names(node.out)} ({node.base}): an ATen call, cuBLAS, cuBLAS on halves "
+                    "of fp32 factors, or an own kernel, without or with Tensor Cores",
         )] if means else []
 
     def _aten(self, node: Node) -> ExternCode:
@@ -175,6 +187,12 @@ class ExternWriter:
             expressions = {value: self.names(value) for value in (*node.refs(), out)}
             problem = matmul.parse(node, self.layouts)
             code = cublas.write(problem, dtype=dtype, expressions=expressions, flags=self.flags)
+        elif means == "halves":
+            expressions = {value: self.names(value) for value in (*node.refs(), out)}
+            problem = matmul.parse(node, self.layouts)
+            code = halves.write(
+                problem, name=name, choices=self.recipe.choices, expressions=expressions, options=self.options,
+                aligned=(self._aligned(problem.a), self._aligned(problem.b)), weight=self.weights.get(node.name, 0.0))
         else:
             product = self._as_product(node, self.names.fresh(f"{name}_product"), self.names)
             if means == "tensor_cores":

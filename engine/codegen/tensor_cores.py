@@ -28,14 +28,14 @@ TILES: dict[str, tuple[int, int, int, int]] = {
 }
 _ARITHMETICS = {"compensated": "CompensatedTf32", "tf32": "Tf32"}
 _HALVES = {"float16": "HalfPairs", "bfloat16": "Bfloat16Pairs"}
-_FIRST_SM = 8.0
+FIRST_SM = 8.0
 _SMALLEST_SHARED_BYTES = 99 << 10  # Of a block, on any GPU with these instructions.
 
 
 def serves(product: Product, device: Device) -> bool:
     """True when Tensor Cores take the factors, and the product is large enough to fill their tiles."""
     known = product.dtype in ("float32", *_HALVES)
-    return known and _sm(device) >= _FIRST_SM and kernel_of(product) == "tile_product" and product.k >= 16
+    return known and sm_of(device) >= FIRST_SM and kernel_of(product) == "tile_product" and product.k >= 16
 
 
 def write(
@@ -120,7 +120,8 @@ def _tile_elements(operand: Operand, across: int, depth: int, item_bytes: int) -
     return depth * (across + 32 // item_bytes)
 
 
-def _sm(device: Device) -> float:
+def sm_of(device: Device) -> float:
+    """The compute capability; 0 where there is none."""
     try:
         return float(device.sm)
     except (TypeError, ValueError):
