@@ -24,6 +24,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("nothing", &nothing);
   m.def("raises", &raises);
   m.def("counted", [](const py::args& given) { return (int64_t)given.size(); });
+  m.def("third", [](const py::args& given) { return given[2].cast<int64_t>(); });
+  m.def("unsigned", [](size_t n, uint8_t small) { return std::to_string(n) + " " + std::to_string(small); });
 }
 """
 SOURCE = """#include <torch/extension.h>
@@ -68,7 +70,10 @@ found = [seen(several), seen(lambda: several(o=z)), seen(lambda: several(sizes=(
          seen(lambda: several(a="2")), seen(lambda: several(b=1)), seen(lambda: several(more=[x, None])),
          seen(lambda: several(name=3)), seen(lambda: several(o=torch.nn.Parameter(z))),
          seen(lambda: module.nothing(x)), seen(module.nothing), seen(lambda: module.nothing(x, x)),
-         *[seen(lambda: module.raises(i)) for i in range(4)], seen(lambda: module.counted(1, "a", None))]
+         *[seen(lambda: module.raises(i)) for i in range(4)], seen(lambda: module.counted(1, "a", None)),
+         seen(lambda: module.third(1, 2, 3)), seen(lambda: module.third(1)), seen(lambda: module.unsigned(-1, 2)),
+         seen(lambda: module.unsigned(2**64 - 1, 255)), seen(lambda: module.unsigned(2**64, 2)),
+         seen(lambda: module.unsigned(1, 256))]
 same = several()[0] is y
 before = sys.getrefcount(z)
 for _ in range(100):
@@ -111,15 +116,24 @@ async def test_same_values_and_refusals_as_by_pybind11(toolchain, tmp_path, monk
     assert light[0][0] == ["tuple", [[1.0, 1.0], 2.0, [[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 3], None, "tést", False, 18]]
 
 
+def bound(text):
+    return f"torch::Tensor f(torch::Tensor x);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ {text}; }}"
+
+
 @pytest.mark.parametrize("declared", [
     "torch::Tensor f(at::IntArrayRef sizes);",
     "torch::Tensor f(torch::Tensor x) { return x.relu(); }",
     "torch::Tensor f(at::ScalarType kind);",
+    "torch::Tensor f(char kind);",
+    # What would compile without them, and mean something else.
+    bound('m.def("f", &f, py::arg("x") = 1.0)'),
+    bound('m.def("f", &f); m.def("f", [](torch::Tensor x, torch::Tensor y) { return f(x); })'),
+    "#if TORCH_VERSION_MAJOR >= 2\ntorch::Tensor f(torch::Tensor x);\n#else\ntorch::Tensor f();\n#endif",
 ])
 async def test_what_needs_torchs_headers_gets_them(toolchain, tmp_path, declared):
     (tmp_path / "cpp_source.cpp").write_text(f"#include <torch/extension.h>\n{declared}\n")
     prepared = await Builder(toolchain, tmp_path / "cache").prepare(tmp_path, emulated=True)
-    assert prepared.exported == ("f",)
+    assert set(prepared.exported) == {"f"}
     assert prepared.python is None
 
 

@@ -11,6 +11,7 @@ from engine.evaluate.screen import mask_comments
 
 MODULE = "hiera_ext"
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(?P<name>\w+)\s*,")
+_CONDITION = re.compile(r"^[ \t]*#[ \t]*if", re.M)
 _FUNCTION = re.compile(r"^(?P<result>[\w:<>,\s*&\[\]]+?[\s*&>])(?P<name>\w+)\s*\((?P<arguments>.*)\)$", re.S)
 _NOT_FUNCTIONS = frozenset(["return", "using", "typedef", "namespace", "template", "struct", "class", "static", "enum"])
 
@@ -24,14 +25,15 @@ class BindingSource:
         module: The extension's own module name.
         exported: Names that Python sees.
         declared: Host functions that cuda_source.cu must define.
-        bodies: It defines functions itself, which may use anything of torch's.
+        needs_torch: Only torch's own headers give what it says: it defines functions, overloads an exported one, or
+            asks the preprocessor.
     """
 
     text: str
     module: str
     exported: tuple[str, ...]
     declared: tuple[str, ...]
-    bodies: bool = False
+    needs_torch: bool = False
 
 
 def read_binding(path: Path) -> BindingSource:
@@ -51,11 +53,13 @@ def read_binding(path: Path) -> BindingSource:
         raise ContractError(f"cpp_source.cpp cannot be read: {error}", hint="repair the file", file=path) from None
     plain = mask_comments(text)
     declared, defined = _functions(re.sub(r"^[ \t]*#[^\n]*(?:\\\n[^\n]*)*", "", plain, flags=re.M))
+    asks = bool(_CONDITION.search(plain))
     module = _PYBIND.search(plain)
     if module:
         name = MODULE if module["name"] == "TORCH_EXTENSION_NAME" else module["name"]
         exported = re.findall(r"\.\s*def\s*\(\s*\"(\w+)\"", plain)
-        return BindingSource(_with_header(text), name, tuple(exported), tuple(declared), bool(defined))
+        needs_torch = bool(defined) or asks or len(set(exported)) < len(exported)
+        return BindingSource(_with_header(text), name, tuple(exported), tuple(declared), needs_torch)
     exported = defined or declared
     if not exported:
         raise ContractError(
@@ -65,7 +69,7 @@ def read_binding(path: Path) -> BindingSource:
     lines = "".join(f'  m.def("{name}", &{name});\n' for name in exported)
     # One line is added before the user's text: #line keeps the compiler's messages on their lines.
     made = f"{_with_header(text)}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{\n{lines}}}\n"
-    return BindingSource(made, MODULE, tuple(exported), tuple(declared), bool(defined))
+    return BindingSource(made, MODULE, tuple(exported), tuple(declared), bool(defined) or asks)
 
 
 def _with_header(text: str) -> str:

@@ -26,7 +26,7 @@ from pathlib import Path
 from contracts import codec
 from engine.evaluate import messages, operators, screen
 from engine.evaluate.binding import read_binding
-from engine.evaluate.build import Builder, local_headers
+from engine.evaluate.build import Builder, local_headers, runtime_key
 from engine.evaluate.cache import file_key, text_key
 from engine.evaluate.compiler import Compiled, compile_in
 from engine.evaluate.cuda_to_host import blockers, transform
@@ -196,8 +196,8 @@ def _failed(done: Compiled, source: str) -> Failure:
 
 @cache
 def emulator_key() -> str:
-    """Hash of every header that a build reads from us."""
-    return file_key(sorted(EMULATOR.rglob("*.h")) + sorted(INCLUDE.rglob("*.h")))
+    """Hash of all that a build takes from us."""
+    return text_key(file_key(sorted(EMULATOR.rglob("*.h"))), runtime_key())
 
 
 @cache

@@ -203,7 +203,7 @@ class Preparer:
         """The binding compiled: without torch's headers where it only passes values on and `light` allows it."""
         toolchain = self._toolchain
         compiler = toolchain.require_compiler()
-        light = light and not source.bodies
+        light = light and not source.needs_torch
         key = text_key(toolchain.key, source.text, source.module, str(emulated), _SHORT_EXTENSION, _EMULATED,
                        file_key(sorted(LIGHT_BINDING.rglob("*.h"))) if light else "")
 
@@ -237,8 +237,10 @@ class Preparer:
 
     async def _light_binding(self, source: BindingSource, work: Path, out: Path) -> bool:
         toolchain = self._toolchain
+        # Its tensors must not stand in for those of the candidate that leans on them.
         done = await self._compile(
-            work, [toolchain.require_compiler(), *HOST_FLAGS, f"-DTORCH_EXTENSION_NAME={source.module}",
+            work, [toolchain.require_compiler(), *HOST_FLAGS, "-fvisibility-inlines-hidden",
+                   f"-DTORCH_EXTENSION_NAME={source.module}",
                    f"-D_GLIBCXX_USE_CXX11_ABI={int(toolchain.cxx11_abi)}", f"-I{LIGHT_BINDING}",
                    f"-I{toolchain.python_include}", "-c", "cpp_source.cpp", "-o", str(out / "binding.o")],
             required=False)

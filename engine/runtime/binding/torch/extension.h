@@ -5,6 +5,7 @@
 #pragma once
 #include <Python.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -90,16 +91,19 @@ template <> struct From<bool> {
 template <typename T>
   requires(std::is_integral_v<T>)
 struct From<T> {
+  using Wide = std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>;
   static T take(PyObject* object) {
     if (!PyIndex_Check(object)) refuse("an int", object);
     PyObject* number = PyNumber_Index(object);
-    const long long value = number ? PyLong_AsLongLong(number) : -1;
+    const auto value = !number ? Wide(-1) : std::is_signed_v<T> ? Wide(PyLong_AsLongLong(number))
+                                                                : Wide(PyLong_AsUnsignedLongLong(number));
     Py_XDECREF(number);
-    if (value == -1 && PyErr_Occurred()) {
+    if (value == Wide(-1) && PyErr_Occurred()) {
       PyErr_Clear();
-      refuse("an int of 64 bits", object);
+      refuse(std::is_signed_v<T> ? "an int of 64 bits" : "an int of 64 bits and no sign", object);
     }
-    if (static_cast<long long>(static_cast<T>(value)) != value) refuse("a smaller int", object);
+    // Not for characters, which pybind11 takes from a str.
+    if (!std::in_range<T>(value)) refuse("a smaller int", object);
     return static_cast<T>(value);
   }
 };
@@ -151,7 +155,8 @@ template <typename T> PyObject* give(std::optional<T> value);
 template <typename... T> PyObject* give(std::tuple<T...> values);
 template <typename T> PyObject* give(std::vector<T> values);
 inline PyObject* give(at::Tensor value) { return hp_wrap(value.release()); }
-inline PyObject* give(bool value) { return PyBool_FromLong(value); }
+// Nothing else turns into a bool, as a pointer would.
+template <std::same_as<bool> T> PyObject* give(T value) { return PyBool_FromLong(value); }
 inline PyObject* give(const std::string& text) {
   return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
@@ -194,7 +199,10 @@ struct Given {
     PyObject* object;
     template <typename T> T cast() const { return From<T>::take(object); }
   };
-  Item operator[](std::size_t place) const { return {PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(place))}; }
+  Item operator[](std::size_t place) const {
+    if (place >= size()) throw std::out_of_range("there are fewer arguments");
+    return {PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(place))};
+  }
 };
 
 template <typename F> PyObject* answer(const F& call) {
@@ -263,10 +271,9 @@ inline PyObject* call(PyObject* self, PyObject* arguments) {
 namespace pybind11 {
 using args = ::hiera_binding::Given;
 
-// A parameter's name or default. Calls come with every argument in its place, so neither is kept.
+// A parameter's name. Calls come with every argument in its place, so it is not kept; a default would be needed.
 struct arg {
   explicit arg(const char*) {}
-  template <typename T> arg& operator=(T&&) { return *this; }
 };
 
 struct module_ {
