@@ -186,8 +186,11 @@ async def test_a_judge_that_is_gone_is_opened_anew_and_times_nothing_before(tmp_
         await session.ready()
         assert session.is_open
         assert baselines.compiled() == (session.judge, "compile")
-        session.judge = None  # As after an opening that failed.
+        await session._drop()  # As after an opening that failed.
         await session.ready()
         assert session.is_open
+        await session.close()
+        await session.ready()
+        assert session.judge is None
     finally:
         await session.close()

@@ -228,7 +228,8 @@ class Session:
         return False
 
     async def close(self) -> None:
-        """End every process and give the shared memory back."""
+        """End every process and give the shared memory back; `ready` opens none after that."""
+        self.opened = {}
         await self._drop()
 
     def use_reference(self, build: Build) -> None:
