@@ -206,10 +206,14 @@ async def test_a_machine_on_which_no_process_starts_is_no_finding_about_the_cand
     monkeypatch.setattr(Session, "_take", broken)
     contract, groundtruth = softmax_contract()
     (tmp_path / "groundtruth.py").write_text(groundtruth)
+    (tmp_path / "cpp_source.cpp").write_text("#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x);\n")
     toolchain = await find_toolchain(sys.executable)
     evaluator = LocalEvaluator(toolchain, NO_GPU, contract, tmp_path, Builder(toolchain, tmp_path / "cache"))
     build = Build(seconds=1.0, tier="light", extension=str(tmp_path / "bind.so"), module="bind")
-    judged = await evaluator._judged(contract, Candidate(id="one", source="", space="cuda"), build, None)
+    try:
+        judged = await evaluator._judged(contract, Candidate(id="one", source="", space="cuda"), build, None)
+    finally:
+        await evaluator.close()
     assert judged.verification is None
     assert judged.failure.reason == "no process starts for candidates: CUDA error: out of memory"
 
