@@ -303,8 +303,7 @@ def gain_words(trajectory: Trajectory, candidate: Candidate) -> str:
         return f"{speedup:.2f}x [{ci95[0]:.2f}, {ci95[1]:.2f}] over {over}"
 
     own = trajectory.over_own(candidate.id)
-    itself = trajectory.contract is not None and trajectory.contract.reference == "cuda"
-    reference = interval(timing.speedup, timing.ci95, "the file as it stands" if itself else "eager")
+    reference = interval(timing.speedup, timing.ci95, trajectory.reference_words)
     return reference if own is None else f"{interval(*own, 'the file as it stands')}; {reference}, its reference"
 
 

@@ -308,7 +308,15 @@ class Trajectory:
         evaluation, over = self.evaluations.get(identity), self.over_own(identity)
         if over is not None:
             return over[1][0] > 1.0
+        if self.spent() and any(c.id == identity and c.author == "user" for c in self.candidates):
+            return False  # Candidates were made, and the user's own file is what is left.
         return evaluation is not None and evaluation.timing is not None and evaluation.timing.ci95[0] > 1.0
+
+    @property
+    def reference_words(self) -> str:
+        """What candidates are timed against, in words."""
+        own = self.contract is not None and self.contract.reference == "cuda"
+        return "the file as it stands" if own else "eager"
 
     @property
     def stagnant_rounds(self) -> int:

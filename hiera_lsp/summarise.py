@@ -116,6 +116,7 @@ def _candidate(trajectory: Trajectory, folder: Path, index: int) -> CandidateSum
         compile_ci95=timing.compile_ci95 if timing else None,
         planned=next((p.direction for p in trajectory.plans if p.round == candidate.round), ""),
         confirmed=evaluation.confirmed if evaluation else None,
+        over=trajectory.reference_words,
         own_speedup=over_own[0] if over_own else None,
         own_ci95=over_own[1] if over_own else None,
     )

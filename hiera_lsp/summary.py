@@ -17,6 +17,7 @@ class CandidateSummary:
         direction: Direction of the move that made it; empty for a beginning.
         planned: Direction that its round's plan chose.
         compile_ci95: Interval of `speedup_vs_compile`.
+        over: What it was timed against, in words.
         own_speedup: Over the user's own kernel, where that is a candidate and not the reference.
         own_ci95: Interval of `own_speedup`.
     """
@@ -38,6 +39,7 @@ class CandidateSummary:
     compile_ci95: tuple[float, float] | None = None
     planned: str = ""
     confirmed: bool | None = None
+    over: str = "eager"
     own_speedup: float | None = None
     own_ci95: tuple[float, float] | None = None
 
@@ -45,7 +47,7 @@ class CandidateSummary:
     def faster(self) -> bool:
         """True when it is faster than what the user has: the interval lies above 1."""
         interval = self.own_ci95 or self.ci95
-        return interval is not None and interval[0] > 1.0
+        return self.author != "user" and interval is not None and interval[0] > 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

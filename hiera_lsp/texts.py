@@ -24,7 +24,7 @@ def speedup_words(candidate: CandidateSummary | None, measured: bool) -> str:
         return "no candidate was accepted"
     if candidate.speedup is None or candidate.ci95 is None:
         return "verified without a GPU: no speed-up is claimed" if not measured else "verified, not timed"
-    words = f"{candidate.speedup:.2f}x [{candidate.ci95[0]:.2f}, {candidate.ci95[1]:.2f}] over eager"
+    words = f"{candidate.speedup:.2f}x [{candidate.ci95[0]:.2f}, {candidate.ci95[1]:.2f}] over {candidate.over}"
     if candidate.own_speedup is not None and candidate.own_ci95 is not None:
         low, high = candidate.own_ci95
         words = f"{candidate.own_speedup:.2f}x [{low:.2f}, {high:.2f}] over the file as it stands ({words})"

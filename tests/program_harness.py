@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from contracts.contract import Argument, Contract, Variant
 from contracts.cuda_adaptor import host_signature, returns_of
@@ -124,3 +125,14 @@ def _flat(value) -> list[torch.Tensor]:
         return [value]
     items = value.values() if isinstance(value, dict) else value
     return [tensor for item in items for tensor in _flat(item)]
+
+
+class Product(nn.Module):
+    """`a @ b` of operands that lie as told."""
+
+    def __init__(self, a_turned=False, b_turned=False):
+        super().__init__()
+        self.a_turned, self.b_turned = a_turned, b_turned
+
+    def forward(self, a, b):
+        return (a.mT if self.a_turned else a) @ (b.mT if self.b_turned else b)

@@ -1,13 +1,14 @@
 """The binding without torch's headers passes on the same values, and refuses the same ones, as pybind11's."""
 
 import json
+import platform
 import sys
 from dataclasses import replace
 
 import pytest
 
 from engine import processes
-from engine import toolchain as toolchains
+from engine.evaluate import emulate
 from engine.evaluate.build import Builder
 from engine.evaluate.emulate import build_emulated
 from engine.evaluate.prepare import Preparer
@@ -80,14 +81,6 @@ for _ in range(100):
     several(o=z, more=[z]); seen(lambda: several(o=z, more=[z, 1]))
 print(json.dumps([found, same, sys.getrefcount(z) - before]))
 """
-
-
-@pytest.fixture
-async def toolchain():
-    found = await toolchains.find_toolchain(sys.executable)
-    if found.torch_dir is None:
-        pytest.skip("this interpreter has no torch")
-    return found
 
 
 async def called(toolchain, root, folder, source):
@@ -185,7 +178,17 @@ print(float((module.f(x).double().sum(0) - x).abs().max()))
 """
 
 
-async def test_halves_are_rounded_where_the_processor_has_them(toolchain, tmp_path):
+def test_half_arithmetic_of_the_processor_is_left_out():
+    # Seen to lose the rounding of a kernel's halves with g++ 12.2; not in the small one below.
+    tuned = {version: emulate._tuned(version) for version in ("11.4.0", "12.2.0", "14", "")}
+    if platform.machine() == "x86_64":
+        assert [("-mno-avx512fp16" in flags, "-march=native" in flags) for flags in tuned.values()] == [
+            (False, True), (True, True), (True, True), (False, True)]
+    else:
+        assert not any(tuned.values())
+
+
+async def test_halves_are_rounded(toolchain, tmp_path):
     (tmp_path / "cpp_source.cpp").write_text("#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x);\n")
     build = await build_emulated(Builder(toolchain, tmp_path / "cache"), tmp_path, SPLIT)
     assert isinstance(build, Build), build

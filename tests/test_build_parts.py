@@ -20,14 +20,6 @@ from engine.evaluate.cache import BuildCache, text_key
 from engine.evaluate.prepare import INCLUDE
 
 
-@pytest.fixture
-async def toolchain():
-    found = await toolchains.find_toolchain(sys.executable)
-    if found.torch_dir is None:
-        pytest.skip("this interpreter has no torch")
-    return found
-
-
 def binding(tmp_path, text):
     (tmp_path / "cpp_source.cpp").write_text(text)
     return read_binding(tmp_path / "cpp_source.cpp")

@@ -11,7 +11,7 @@ from engine.codegen import Recipe, write
 from engine.evaluate.build import Builder
 from engine.records import Build, Device
 from tests.codegen_harness import H200, export_graph
-from tests.program_harness import Lab, contract_of, program_of
+from tests.program_harness import Lab, Product, contract_of, program_of
 
 pytestmark = [
     pytest.mark.timeout(600), pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler"),
@@ -23,17 +23,6 @@ INF, NAN = float("inf"), float("nan")
 def lab(tmp_path_factory):
     torch.manual_seed(0)
     return Lab(tmp_path_factory.mktemp("halves"))
-
-
-class Product(nn.Module):
-    """`a @ b` of operands that lie as told."""
-
-    def __init__(self, a_turned=False, b_turned=False):
-        super().__init__()
-        self.a_turned, self.b_turned = a_turned, b_turned
-
-    def forward(self, a, b):
-        return (a.mT if self.a_turned else a) @ (b.mT if self.b_turned else b)
 
 
 class GemmAddRelu(nn.Module):

@@ -47,6 +47,7 @@ def test_the_gain_is_over_what_the_user_has(own, best, reference, faster, words,
     assert ("nothing faster" in page(trajectory)) is not trajectory.is_faster(winner.id)
     summary = summarise(trajectory, tmp_path)
     shown = summary.best_candidate
+    assert trajectory.reference_words in speedup_words(shown, summary.measured)
     assert ("nothing faster" in speedup_words(shown, summary.measured)) is not shown.faster
     assert shown.faster is trajectory.is_faster(winner.id)
     result = Result(uri="file:///k.cu", symbol="k", text_hash="", summary=summary, chosen=made.id)

@@ -79,7 +79,7 @@ class Builder:
         await self._preparer.begin()
 
     async def prepare(self, folder: Path, *, emulated: bool = False) -> Prepared:
-        """Build what all candidates of a contract folder share: about seven seconds once per task.
+        """Build what all candidates of a contract folder share: a second once per task, seven with torch's headers.
 
         Args:
             folder: The contract folder.
