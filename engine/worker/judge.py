@@ -18,7 +18,7 @@ from _hiera_worker import (
     judge_state,
     slabs,
 )
-from _hiera_worker.judge_reference import Reference
+from _hiera_worker.judge_reference import Reference, rehearse
 from _hiera_worker.judge_state import LARGE_BYTES, SLACK, State
 from _hiera_worker.wire import Refusal
 
@@ -51,6 +51,8 @@ def warm(request):
         torch.cuda.set_device(device)
         one = torch.ones(32, 32, device=device)
         one @ one
+    rehearse(device)
+    if device.type == "cuda":
         torch.cuda.synchronize()
     return {}
 

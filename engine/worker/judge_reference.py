@@ -253,6 +253,22 @@ def load_extension(path, module):
     return loaded
 
 
+def rehearse(device):
+    """Do what a first run in fp64 and in strict fp32 does beside its task, while there is no task yet.
+
+    Under a dispatch mode torch imports its compiler on the first call, which takes about a second, and a device
+    loads its libraries. Nothing is drawn: a task finds torch's random numbers as if this had not run.
+    """
+    image, weight = torch.ones(1, 4, 8, 8, device=device), torch.ones(4, 4, 3, 3, device=device)
+    for precision in ("strict", "double"):
+        double = precision == "double"
+        if double:
+            image, weight = image.double(), weight.double()
+        with _flags(precision, {}), torch.no_grad(), _double(torch.float32) if double else contextlib.nullcontext():
+            rows = torch.nn.functional.conv2d(image, weight).flatten(2)
+            torch.nn.functional.linear(rows, rows[0])
+
+
 @contextlib.contextmanager
 def _flags(precision, configured):
     """Set torch's numeric flags for one run and put them back."""
