@@ -76,6 +76,17 @@ async def test_blocks_come_as_quads():
     assert found.strangers == ()
 
 
+async def test_a_candidate_far_slower_than_another_is_timed_briefly():
+    for times_us, fastest_us, blocks in ((200.0, 100.0, 6), (140.0, 100.0, 8), (200.0, None, 8)):
+        machine = Machine(lambda side, _number, slow=times_us: 100.0 if side == "r" else slow)
+        found = await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0")).run(
+            EFFORT, fastest_us)
+        assert found.speedup == pytest.approx(100.0 / times_us)
+        assert any("briefly" in note for note in found.notes) == (blocks == 6)
+        assert len(machine.order.rstrip("r")) >= blocks
+        assert ("rccr" * (blocks // 2)) in machine.order or blocks == 6
+
+
 async def test_the_reference_is_warmed_until_it_settles(monkeypatch):
     monkeypatch.setattr(measure, "WARM_S", 60.0)
     machine = Machine(lambda _side, _number: 100.0 * (1 + 1 / len(machine.order)))  # Gets faster, ever more slowly.

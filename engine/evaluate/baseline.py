@@ -19,7 +19,8 @@ from engine.records import Baseline, Device
 from engine.toolchain import Toolchain
 
 COMPILE_S = 600.0
-LARGE_BYTES = 4 << 30
+# A task this large leaves no room for a second copy of everything while candidates are judged.
+LARGE_SHARE = 1 / 16
 TIME_S = 120.0
 COMPILED_BYTES = 1 << 30
 CALLS, BLOCKS = 10, 5
@@ -60,8 +61,9 @@ class Baselines:
     async def compiling(self) -> None:
         """Wait until torch.compile has done what it can; candidates may be judged meanwhile."""
         if self._modes and self._compiling is None:
-            with contextlib.suppress(HieraError):
-                await own(self._session.judge).call("release", timeout_s=TIME_S)
+            if self._session.is_open:
+                with contextlib.suppress(HieraError):
+                    await own(self._session.judge).call("release", timeout_s=TIME_S)
             self._compiling = asyncio.create_task(self._compile())
         if self._compiling is not None:
             await asyncio.shield(self._compiling)
@@ -106,7 +108,8 @@ class Baselines:
         return self._measured
 
     def _large(self) -> bool:
-        return self._session.opened["set_bytes"] + self._session.opened["output_bytes"] > LARGE_BYTES
+        need = self._session.opened["set_bytes"] + self._session.opened["output_bytes"]
+        return need > LARGE_SHARE * self._device.memory_bytes
 
     async def close(self) -> None:
         """Stop compiling and end the process."""

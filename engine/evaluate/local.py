@@ -26,7 +26,7 @@ from engine.evaluate.host_build import emulated_build
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import NotStartedError, Prestarted, Session, own
-from engine.evaluate.verify import Limits, StoppedError, Verifier
+from engine.evaluate.verify import Draws, Limits, StoppedError, Verifier
 from engine.evaluate.watch import Allowance
 from engine.nvml import Gpu, find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
@@ -39,7 +39,7 @@ HOST_BUDGET_BYTES = 1 << 30
 GPU_SHARE, HELD_SETS = 0.4, 5
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
-RETIME_LIMITS = Limits(search_s=2.0, perturbations=2)
+RETIME_LIMITS = Limits(search_s=0.5, perturbations=2, repeats=2)
 EMULATED_LIMITS = Limits(
     search_s=12.0, call_s=60.0, least_call_s=15.0, call_factor=300.0, perturbations=4, repeats=2)
 
@@ -120,6 +120,8 @@ class LocalEvaluator:
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline,
             beside=self._beside_others)
         self._one_at_a_time = asyncio.Lock()
+        self._draws = Draws()
+        self._fastest_us: float | None = None
         self._preparing: asyncio.Task[None] | None = None
         self.healthy = True
 
@@ -301,7 +303,7 @@ class LocalEvaluator:
                 watch.lap("load")
                 verifier = Verifier(own(self.session.judge), worker, self.session.contract, ledger,
                                     limits or self._settings.limits, emulated=self._emulated,
-                                    beside=self._beside_others)
+                                    beside=self._beside_others, draws=self._draws if limits is None else None)
                 self._null_test(ledger)
                 await verifier.run()
                 watch.lap("verify")
@@ -311,11 +313,13 @@ class LocalEvaluator:
                                           self._baselines.compiled(), self._gpu)
                     async with self._alone():
                         watch.lap("wait")
-                        seen = await timer.run(effort)
+                        seen = await timer.run(effort, self._fastest_us if effort is self._settings.search else None)
                     watch.lap("time")
                     if not ledger.rejected:
                         await verifier.again(2)
                         watch.lap("verify")
+                    if seen is not None and not ledger.rejected:
+                        self._fastest_us = min(seen.median_us, self._fastest_us or seen.median_us)
             except StoppedError:
                 await self._recover()
             except NotStartedError as error:

@@ -23,6 +23,8 @@ JUDGE_S = 300.0
 # The parent's clock: calls of the short run, and of the long one, which takes about so many microseconds.
 FEW_CALLS, MANY_US, MOST_CALLS, TRIES = 8, 30_000.0, 1000, 5
 WARM_S = 0.3  # The card is warm from verification: this is for clocks that still climb.
+# A candidate that is this many times slower than the fastest so far is timed with the least effort.
+FAR_SLOWER = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,8 @@ class Effort:
 
 
 SEARCH = Effort()
-WINNER = Effort(budget_s=5.0, blocks=40, audits=6)
+BRIEF = Effort(budget_s=0.3, blocks=timing.LEAST_BLOCKS, audits=2)
+WINNER = Effort(budget_s=3.0, blocks=40, audits=4)
 
 
 @dataclass(slots=True)
@@ -82,8 +85,12 @@ class Timer:
         self._ledger: Ledger = verifier.ledger
         self._seeds = seeds()
 
-    async def run(self, effort: Effort) -> Timing | None:
+    async def run(self, effort: Effort, fastest_us: float | None = None) -> Timing | None:
         """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
+
+        Args:
+            effort: How long.
+            fastest_us: The fastest candidate's time: one that is far slower is timed briefly.
 
         Raises:
             StoppedError: The candidate's process ended.
@@ -95,10 +102,13 @@ class Timer:
         order = list(range(len(sets)))
         reference_us, candidate_us = await self._warm(order)
         overhead_us = 4000.0 + await self._refill_us()
+        notes: list[str] = []
+        if fastest_us is not None and candidate_us > FAR_SLOWER * fastest_us:
+            effort = BRIEF
+            notes.append("timed briefly: it is far slower than another candidate")
         blocks, calls = timing.block_plan(
             reference_us, candidate_us, sets=len(sets), budget_s=effort.budget_s, most_blocks=effort.blocks,
             overhead_us=overhead_us)
-        notes: list[str] = []
         period = await self._period(blocks, calls, order, effort.audits)
         if period is not None and (why := timing.unsteady(period.reference, period.candidate, period.clocks)):
             notes.append(f"timed twice: at first {why}")

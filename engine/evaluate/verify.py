@@ -19,7 +19,7 @@ from engine.evaluate.checks import Ledger
 from engine.evaluate.trials import Limits, Trial
 from engine.processes import Worker
 
-__all__ = ["Limits", "StoppedError", "Verifier", "seeds"]
+__all__ = ["Draws", "Limits", "StoppedError", "Verifier", "seeds"]
 # Causes other than a wrong number: what a kernel says when it meets inputs that it cannot take.
 NOT_A_REFUSAL = ("[emulated]", "CUDA error", "misaligned address", "illegal memory access")
 
@@ -32,6 +32,23 @@ def seeds() -> Iterator[int]:
     """Secret seeds, without end."""
     while True:
         yield int.from_bytes(os.urandom(7), "little")
+
+
+class Draws:
+    """Secret seeds of trials that all candidates of a contract meet alike: the judge keeps what they must give.
+
+    A candidate's process ends with it and can leave nothing for the next one, so that these stay as secret as fresh
+    ones; and the first trial, the changed elements and the timed calls are drawn afresh for each candidate anyway.
+    """
+
+    def __init__(self) -> None:
+        self._seeds, self._of = seeds(), dict[int, tuple[int, int, int]]()
+
+    def of(self, number: int) -> tuple[int, int, int]:
+        """Seeds of inputs, of weights and of what is random in the call, for trial `number`."""
+        if number not in self._of:
+            self._of[number] = next(self._seeds), next(self._seeds), next(self._seeds) >> 8
+        return self._of[number]
 
 
 class Verifier:
@@ -47,6 +64,7 @@ class Verifier:
             order, which shows races.
         beside: Gives a context in which the device may be used beside other jobs; entered for each trial, so
             that a job that wants to time waits for one trial and not for all.
+        draws: Seeds shared with the contract's other candidates; without, every trial has its own.
 
     Attributes:
         during: The check that a crash is booked under.
@@ -59,14 +77,15 @@ class Verifier:
 
     def __init__(self, judge: Worker, candidate: Worker, contract: Contract, ledger: Ledger, limits: Limits, *,
                  emulated: bool = False,
-                 beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext) -> None:
+                 beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+                 draws: Draws | None = None) -> None:
         self.judge, self.contract, self.ledger, self.limits = judge, contract, ledger, limits
         self.emulated, self.during, self.worked_s = emulated, "runs", 0.0
         self.last: dict[str, Any] = {}
         self.confined = False
         self.held: list[dict[str, Any]] = []
         self.families: list[str] = []
-        self._candidate, self._beside = candidate, beside
+        self._candidate, self._beside, self._draws = candidate, beside, draws
         self._calls, self._spent_s = 0, 0.0
         self._seeds, self._reference_s = seeds(), 0.0
         self._previous_sums: list[str] = []
@@ -96,7 +115,8 @@ class Verifier:
                 self._cut.append(trial.family)
                 continue
             async with self._working():
-                await self.trial(trial)
+                # The first one is this candidate's own.
+                await self.trial(trial, shared=number if number else None)
             # The second trial tells what KernelBench's own rule says: worth it even for a rejected one.
             if self.ledger.rejected and number >= 1:
                 return
@@ -214,8 +234,8 @@ class Verifier:
             self.ledger.fail(self.during, replies.brief(error.problem))
         raise StoppedError
 
-    async def trial(self, trial: Trial, *, count_threads: bool = False) -> None:
-        """One draw, one call, and what the judge makes of it."""
+    async def trial(self, trial: Trial, *, count_threads: bool = False, shared: int | None = None) -> None:
+        """One draw, one call, and what the judge makes of it. `shared` is the trial's number among all candidates'."""
         draw: dict[str, Any] = {"variant": trial.variant, "family": trial.family, "set": 0, "phase": trial.phase}
         earlier = {key: self.last[key] for key in ("variant", "family", "seed", "fixed_seed") if key in self.last}
         if trial.same_values_as_last and earlier:
@@ -224,11 +244,14 @@ class Verifier:
             draw["seed"] = earlier["seed"]
         if trial.odd:
             draw["odd"] = True
-        seed = self.next_seed() >> 8
+        seed, keep = self.next_seed() >> 8, False
+        if self._draws is not None and shared is not None:
+            inputs, weights, seed = self._draws.of(shared)
+            draw, keep = {"seed": inputs, "fixed_seed": weights, **draw}, True
         special = trial.family in trials.SPECIAL
         try:
             drawn = await self.draw(draw)
-            expected = await self.expect(seed=seed, keep_usual=trial.family == "example",
+            expected = await self.expect(seed=seed, keep=keep, keep_usual=trial.family == "example",
                                          conditioned=self.confined or (
                                              trial.family not in trials.ZERO_MEAN and not special))
         except (InputError, WorkerError) as error:

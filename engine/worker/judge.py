@@ -12,8 +12,10 @@ from _hiera_worker import (
     blocks,
     judge_change,
     judge_compare,
+    judge_facts,
     judge_formats,
     judge_inputs,
+    judge_kept,
     judge_null,
     judge_state,
     slabs,
@@ -37,11 +39,24 @@ def handle(kind, request, emit):
     if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
     try:
-        return served(request)
+        return _with_room(served, request)
     except torch.OutOfMemoryError as error:
         release({})
         raise Refusal(f"input too large: the reference ran out of memory ({str(error).splitlines()[0]})",
                       "use smaller example inputs, or a device with more memory", kind="input") from error
+
+
+def _with_room(served, request):
+    """Serve; where memory is short because references are kept, once more without them."""
+    try:
+        return served(request)
+    except torch.OutOfMemoryError:
+        if not getattr(State, "kept", None):
+            raise
+    # Outside of the handler, which would hold the frames and their tensors.
+    State.kept.clear()
+    judge_state.release_cache(always=True)
+    return served(request)
 
 
 def warm(request):
@@ -70,13 +85,14 @@ def open_contract(request):
     state.reference = Reference(request["folder"], state.contract, state.device, request.get("extension"))
     state.tensors = [a for a in state.contract["arguments"] if a.get("tensor")]
     state.variants = state.contract["variants"]
-    state.profiles = _profiles()
+    state.profiles = judge_facts.profiles()
     state.reference.leaves = []
     state.expected = state.wider = state.drawn = state.values = state.base = None
     state.changed = []
+    state.known_places, state.kept, state.sets = {}, judge_kept.Kept(judge_state.keep_bytes()), []
     state.compiled = {}
-    state.configurable = _flags_matter(state.contract)
-    state.spreads = state.configurable and _may_multiply(state.contract)
+    state.configurable = judge_facts.flags_matter(state.contract)
+    state.spreads = state.configurable and judge_facts.may_multiply(state.contract)
     state.clock = None
     state.carrying = request.get("carrying", False)
     state.confined = request.get("confined", False)
@@ -145,13 +161,20 @@ def expect(request):
     # The reference may be a kernel that needs aligned inputs itself.
     values = {n: v.clone() for n, v in state.values.items()} if state.drawn.get("odd") else state.values
     state.wider, state.seed = None, request["seed"]
-    state.expected, note = _expectation(
-        values, request["seed"], request.get("keep_usual", False), request.get("conditioned", False))
+    usual, conditioned = request.get("keep_usual", False), request.get("conditioned", False)
+    key = (state.drawn["variant"], tuple(state.sums.values()), usual, conditioned,
+           request["seed"] if state.contract.get("random") else None)
+    found = state.kept.get(key)
+    if found is None:
+        found = _expectation(values, request["seed"], usual, conditioned)
+        if state.slab.checksum(*state.range) != state.sum:
+            raise Refusal("the reference changed its inputs in place", "mark them mutable in the contract")
+        if request.get("keep"):
+            state.kept.put(key, found)
+    state.expected, note = found
     placed = judge_state.output_places(state.expected)
     state.outputs = placed
     judge_state.poison_out()
-    if state.slab.checksum(*state.range) != state.sum:
-        raise Refusal("the reference changed its inputs in place", "mark them mutable in the contract")
     judge_state.release_cache()
     shares = [e.blank_share for e in state.expected if e.is_float]
     if request.get("remember"):
@@ -180,12 +203,13 @@ def check(request):
     for number, expected in enumerate(state.expected):
         if number < len(state.outputs):
             place = state.outputs[number]
-            values = state.out.view(place["offset"], place["dtype"], place["shape"], place["stride"]).reshape(-1)
+            values = state.out.view(place["offset"], place["dtype"], place["shape"], place["stride"])
             name = f"output {number}" if len(state.outputs) > 1 else "output"
         else:
             argument = state.mutable[number - len(state.outputs)]
-            values = state.values[argument].reshape(-1)
+            values = state.values[argument]
             name = f"argument {argument} after the call"
+        values = values.reshape(-1)
         found = judge_compare.judge_output(values, expected, zero_mean, loose)
         if expected.is_float and found["match"] is False and not special:
             found = judge_formats.judged_again(found, number, values, zero_mean, loose)
@@ -212,22 +236,24 @@ def null_test(request):
 
 
 def fill_sets(request):
-    """Fresh values for every argument set that timed calls use. Parameters come from `fixed_seed`."""
+    """Fresh values for every argument set that timed calls use. Parameters come from `fixed_seed`.
+
+    Where the sets lie is told with fresh parameters only; it stays the same otherwise.
+    """
     state = State
     state.slab.poison() if request.get("poison") else None
-    described, state.sets = [], []
-    for number in range(state.set_count):
-        places = judge_state.places(0, number, 0)
+    fixed = request.get("fixed", True) or not state.sets
+    sets = [judge_state.places(0, number, 0) for number in range(state.set_count)]
+    for number, places in enumerate(sets):
         _fill({**request, "variant": 0, "set": number, "seed": request["seed"] + number, "phase": 0}, places,
-              fixed=number == 0 and request.get("fixed", True), direct=True)
-        described.append(judge_state.described(places))
-        state.sets.append({p["name"]: state.slab.view(p["offset"], p["dtype"], p["shape"], p["stride"])
-                           for p in places})
-    if request.get("fixed", True):
+              fixed=number == 0 and fixed, direct=True)
+    if fixed:
+        state.sets = [{p["name"]: state.slab.view(p["offset"], p["dtype"], p["shape"], p["stride"]) for p in places}
+                      for places in sets]
         state.reference.prepare_timing(state.sets[0])
         state.clock = state.clock or blocks.Clock(state.device)
     state.slab.publish()
-    return {"sets": described}
+    return {"sets": [judge_state.described(places) for places in sets] if fixed else []}
 
 
 def time_reference(request):
@@ -298,6 +324,7 @@ def release(_request):
     """Give back every tensor that can be made again."""
     State.expected = State.base = State.wider = None
     if getattr(State, "reference", None) is not None:
+        State.kept.clear()
         State.reference.forget_wide()
     judge_state.release_cache(always=True)
     return {}
@@ -324,6 +351,7 @@ def _expectation(values, seed, keep_usual, conditioned=False):
             torch.manual_seed(seed)
             exact = state.reference.run(values, "double")
         except torch.OutOfMemoryError:
+            state.kept.clear()
             state.reference.forget_wide()
             judge_state.release_cache(always=True)
             note = "fp64 reference ran out of memory: compared with the strict reference"
@@ -337,12 +365,15 @@ def _expectation(values, seed, keep_usual, conditioned=False):
     if conditioned and exact is not None and state.set_bytes < LARGE_BYTES:
         torch.manual_seed(seed)
         shaken = state.reference.run(_shaken(values), "strict")
+    strict = judge_state.near(strict)
+    exact, usual, shaken = (runs and judge_state.near(runs) for runs in (exact, usual, shaken))
+    chains = judge_state.longest_sums(values, [output.numel() for output in strict])
     made = []
     for number in range(len(strict)):
         # One output at a time, so that the three references of a large one die early.
         wide = None if exact is None else exact[number]
         made.append(judge_compare.Expected(wide, strict[number], None if usual is None else usual[number], keep_usual))
-        made[-1].chain = judge_state.longest_sum(values, made[-1].exact.numel())
+        made[-1].chain = chains[number]
         if shaken is not None:
             made[-1].allow_for(shaken[number])
         strict[number] = None
@@ -370,44 +401,6 @@ def _shaken(values):
     return shaken
 
 
-def _flags_matter(contract):
-    """Can torch's precision flags change this contract's result? True where nothing is known."""
-    graph = contract["variants"][0].get("graph")
-    if graph is None:
-        return True
-    words = ("conv", "mm", "linear", "matmul", "lstm", "gru", "rnn", "attention", "einsum", "bilinear", "dot", "mv")
-    return any(word in node["op"] for node in graph["nodes"] for word in words)
-
-
-def _may_multiply(contract):
-    """Could this be a product of matrices, whose fast forms spread NaN and infinity over a tile?"""
-    wide = [a for a in contract["arguments"] if a.get("tensor") and a["role"] != "buffer"
-            and len(a["tensor"]["shape"]) > 1 and "int" not in a["tensor"]["dtype"]]
-    return len(wide) > 1
-
-
-def _profiles():
-    state = State
-    found = {}
-    inputs = [a for a in state.tensors if a["role"] == "input"]
-    for argument, leaf in zip(inputs, state.reference.leaves):
-        found[argument["name"]] = judge_inputs.profile(leaf, argument.get("low"), argument.get("high"))
-    for argument in state.tensors:
-        name = argument["name"]
-        if name in found:
-            continue
-        if argument["role"] in ("parameter", "buffer") and state.reference.model is not None:
-            live = state.reference.state(state.reference.model, argument["path"])
-            found[name] = judge_inputs.profile(live)
-        else:
-            kind = argument["tensor"]["dtype"]
-            integer = kind.startswith(("int", "uint"))
-            found[name] = judge_inputs.Profile(
-                "bool" if kind == "bool" else "integer" if integer else "normal",
-                low=argument.get("low") or 0, high=argument.get("high") or 0, mean=0.5 if kind == "bool" else 0.0)
-    return found
-
-
 def _possible(family):
     """The family to draw: the example's own where the module takes no other values, or none at all."""
     asserts = any(node["op"].split(".")[1] in ASSERTING for variant in State.variants
@@ -428,14 +421,14 @@ def _fill(request, places, fixed=True, direct=False):
         real = state.reference.example_inputs(request["seed"])
     position = 0
     for place, argument in zip(places, state.tensors):
+        role = argument["role"]
+        if role != "input" and not fixed:
+            continue
         tensor = state.slab.view(place["offset"], place["dtype"], place["shape"], place["stride"])
         target = slabs.stored(tensor, place["stride"])
-        role = argument["role"]
         if role == "input" and position < len(real):
             target.copy_(slabs.stored(real[position], place["stride"]))
             position += 1
-            continue
-        if role != "input" and not fixed:
             continue
         fan_in = max(1, math.prod(place["shape"][1:])) if role == "parameter" else 1
         judge_inputs.fill(target, family, state.profiles[place["name"]], inputs if role == "input" else weights, role,

@@ -9,6 +9,10 @@ PHASE_STEP = 256
 SLACK = 1 << 16
 LARGE_BYTES = 1 << 31
 SMALL_BYTES = 1 << 28
+# Share of the device's memory that torch's allocator may hold unused, and that kept references may take.
+KEEP_SHARE, HOST_KEEP_BYTES = 1 / 16, 1 << 28
+# Many outputs that are small are compared on the CPU: on a GPU each would cost dozens of launches and waits.
+FEW_OUTPUTS, SMALL_ELEMENTS = 8, 1 << 16
 
 
 class State:
@@ -21,6 +25,9 @@ def places(variant, set_number, phase, odd=False):
     With `odd` each input begins one element behind an aligned address, as a view of a user's may.
     """
     state = State
+    key = (variant, set_number, phase, odd)
+    if key in state.known_places:
+        return state.known_places[key]
     tensors = state.variants[variant]["tensors"]
     layout = slabs.Layout()
     found = {}
@@ -33,8 +40,10 @@ def places(variant, set_number, phase, odd=False):
             spec = tensors[argument["name"]]
             step = slabs.item_bytes(slabs.DTYPES[spec["dtype"]]) if odd else 0
             found[argument["name"]] = layout.place(spec, phase * PHASE_STEP + step)
-    return [{"name": a["name"], "offset": found[a["name"]][0], "size": found[a["name"]][1], **tensors[a["name"]]}
+    made = [{"name": a["name"], "offset": found[a["name"]][0], "size": found[a["name"]][1], **tensors[a["name"]]}
             for a in state.tensors]
+    state.known_places[key] = made
+    return made
 
 
 def described(places):
@@ -66,8 +75,8 @@ def sum_inputs():
                    max(p["offset"] + p["size"] for p in state.places) + slabs.GUARD_BYTES if state.places else 8)
     mutable = [p for p, a in zip(state.places, state.tensors) if a.get("mutable")]
     state.saved = {p["name"]: state.values[p["name"]].clone() for p in mutable}
-    state.sum = state.slab.checksum(*state.range)
-    state.sums = {p["name"]: _sum_of(p) for p in state.places}
+    state.sum, *sums = state.slab.checksums([state.range, *map(_span, state.places)])
+    state.sums = {place["name"]: found for place, found in zip(state.places, sums)}
     state.after = None
 
 
@@ -84,19 +93,40 @@ def inputs_kept():
     if whole:
         state.slab.publish()
         return True, True
-    touched = [p["name"] for p in state.places if _sum_of(p) != state.sums[p["name"]]]
+    now = state.slab.checksums(list(map(_span, state.places)))
+    touched = [p["name"] for p, found in zip(state.places, now) if found != state.sums[p["name"]]]
     return not touched, bool(touched)
 
 
-def _sum_of(place):
+def _span(place):
     # From a whole word on: at odd offsets a few bytes of the guard band count as well.
-    return State.slab.checksum(place["offset"] // 8 * 8, place["offset"] + place["size"])
+    return place["offset"] // 8 * 8, place["offset"] + place["size"]
 
 
-def longest_sum(values, outputs):
-    """How many elements at most may be summed up for one of `outputs` elements: a dimension, or all there are."""
+def longest_sums(values, counts):
+    """How many elements at most may be summed up for one element of each output: a dimension, or all there are.
+
+    Args:
+        values: The arguments.
+        counts: Elements of each output.
+    """
     longest = max((max(value.shape, default=1) for value in values.values()), default=1)
-    return max(longest, sum(value.numel() for value in values.values()) // max(outputs, 1))
+    total = sum(value.numel() for value in values.values())
+    return [max(longest, total // max(count, 1)) for count in counts]
+
+
+def keep_bytes():
+    """Device memory that this process may hold without need."""
+    if State.device.type != "cuda":
+        return HOST_KEEP_BYTES
+    return max(LARGE_BYTES, int(KEEP_SHARE * torch.cuda.get_device_properties(State.device).total_memory))
+
+
+def near(tensors):
+    """These results where they are compared: small ones on the CPU, if there are many."""
+    if State.device.type != "cuda" or len(tensors) <= FEW_OUTPUTS:
+        return tensors
+    return [value.cpu() if value.numel() <= SMALL_ELEMENTS else value for value in tensors]
 
 
 def output_places(expected):
@@ -119,10 +149,9 @@ def output_places(expected):
 
 
 def poison_out():
-    state = State
-    end = max([p["offset"] + p["size"] for p in state.outputs], default=0) + slabs.GUARD_BYTES
-    state.out.poison(0, min((end + 15) // 16 * 16, state.out.bytes.numel()))
-    state.out.publish()
+    # All of it: what an earlier candidate may have left beside its outputs is nothing that this one may find.
+    State.out.poison()
+    State.out.publish()
 
 
 def out_guards_kept():
@@ -151,5 +180,5 @@ def extent(spec):
 
 
 def release_cache(always=False):
-    if State.device.type == "cuda" and (always or torch.cuda.memory_reserved() > LARGE_BYTES):
+    if State.device.type == "cuda" and (always or torch.cuda.memory_reserved() > keep_bytes()):
         torch.cuda.empty_cache()

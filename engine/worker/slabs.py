@@ -93,9 +93,19 @@ class Slab:
 
     def checksum(self, start, stop):
         """64-bit, position-dependent sum of a range that starts at a whole word."""
-        whole = start + (stop - start) // 8 * 8
-        tail = bytes(self.bytes[whole:stop].tolist())
-        return checksum(self.bytes[start:whole]) + tail.hex()
+        return self.checksums([(start, stop)])[0]
+
+    def checksums(self, ranges):
+        """The sums of several ranges, read back at once."""
+        parts, counts, tails = [], [], []
+        for start, stop in ranges:
+            whole = start + (stop - start) // 8 * 8
+            found = _parts(self.bytes[start:whole])
+            parts += found
+            counts.append(len(found))
+            tails.append(bytes(self.bytes[whole:stop].tolist()).hex() if stop > whole else "")
+        sums = iter(torch.stack(parts).tolist() if parts else ())
+        return [_folded([next(sums) for _ in range(count)]) + tail for count, tail in zip(counts, tails)]
 
 
 class Layout:
@@ -127,12 +137,20 @@ def device_bytes(address, size, device):
 
 def checksum(data):
     """64-bit, position-dependent checksum of a uint8 tensor whose length is a multiple of 8."""
+    parts = _parts(data)
+    return _folded(torch.stack(parts).tolist() if parts else [])
+
+
+def _parts(data):
+    """Weighted sums of the chunks of a block of whole words, on its device."""
     words = data.view(torch.int64)
     weights = _weights(data.device)
+    return [(chunk * weights[:chunk.numel()]).sum() for chunk in words.split(CHUNK_WORDS) if chunk.numel()]
+
+
+def _folded(parts):
     total = 0
-    for start in range(0, words.numel(), CHUNK_WORDS):
-        chunk = words[start:start + CHUNK_WORDS]
-        part = int((chunk * weights[:chunk.numel()]).sum().item())
+    for part in parts:
         total = (total * 0x9E3779B97F4A7C15 + part) % (1 << 64)
     return f"{total:016x}"
 
