@@ -55,6 +55,8 @@ class Machine:
         time.sleep(self.in_a_row_us[side] * count * 1e-6)  # noqa: ASYNC251 - the parent's clock is what is tested.
         return {"issue_us": 1.0, "error": ""}
 
+    pid = None
+
     async def ask(self, kind, **fields):
         if kind == "block":
             return {"times_us": self.block("c", len(fields["order"])), "error": ""}
@@ -157,6 +159,13 @@ async def test_the_parents_clock_allows_for_what_slows_the_reference_too(in_a_ro
     found = await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0")).run(EFFORT)
     assert (reason in machine.ledger.reason()) if reason else not machine.ledger.rejected
     assert found is None if reason else found.wall_us == pytest.approx(in_a_row_us["c"], rel=0.15)
+
+
+async def test_a_process_that_works_while_the_reference_is_timed_is_allowed_nothing_for_it(monkeypatch):
+    machine = Machine(lambda _side, _number: 1000.0, {"c": 1500.0, "r": 1480.0})
+    monkeypatch.setattr(measure.watch, "busy_seconds", lambda _pid: time.perf_counter())  # One thread, all the time.
+    assert await Timer(machine, machine, CONTRACT, Device(kind="cuda", name="H200", sm="9.0")).run(EFFORT) is None
+    assert "work runs outside the events" in machine.ledger.reason()
 
 
 @pytest.mark.parametrize(("reference_s", "limit_s"), [(0.002, 15.0), (0.1, 30.0), (5.0, 60.0)])

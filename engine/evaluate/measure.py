@@ -11,8 +11,9 @@ from typing import Any
 
 from contracts.contract import Contract
 from contracts.errors import WorkerError
-from engine.evaluate import gpu_lock, timing
+from engine.evaluate import gpu_lock, timing, watch
 from engine.evaluate.checks import Ledger
+from engine.evaluate.probes import BUSY_SHARE
 from engine.evaluate.verify import Verifier, seeds
 from engine.nvml import Gpu
 from engine.processes import Worker
@@ -208,7 +209,8 @@ class Timer:
         """The parent's slope of time over calls, and the gate on it.
 
         Anything that disturbs makes a slope steeper, so the least of a few tries counts. Where all are too steep, the
-        reference is run likewise: a card that is held back by its power, or a busy host, slows both.
+        reference is run likewise: a card that is held back by its power, or a busy host, slows both. A candidate whose
+        process works meanwhile could be what slows it, and is allowed nothing for it.
         """
         event_us = median(period.candidate)
         clock = await self._slope(lambda count: self._verifier.ask("plain", count=count), event_us, event_us)
@@ -217,9 +219,13 @@ class Timer:
             seed = next(self._seeds) >> 8
             await self._reference("eager", order[:1], seed)
             reference_us = median(period.reference)
+            begin, before = time.perf_counter(), watch.busy_seconds(self._verifier.pid)
             plain = await self._slope(lambda count: self._judge.call(
                 "plain", timeout_s=JUDGE_S, which="eager", count=count), reference_us, reference_us)
-            slowed = plain.wall_us / max(reference_us, plain.issue_us)
+            after = watch.busy_seconds(self._verifier.pid)
+            worked = before is not None and after is not None and (
+                after - before > BUSY_SHARE * (time.perf_counter() - begin))
+            slowed = 1.0 if worked else plain.wall_us / max(reference_us, plain.issue_us)
             hidden = timing.hidden_work(clock.wall_us, event_us, clock.issue_us, slowed)
         self._ledger.require("wall clock", hidden is None, hidden or "")
         return clock.wall_us or None
