@@ -59,12 +59,18 @@ def _no_cuda_autocast():
 
 
 @contextlib.contextmanager
-def fake(mode):
-    """User code under `mode` (None for real tensors), without gradients."""
+def fake(mode, *, traced=False):
+    """User code under `mode` (None for real tensors), without gradients.
+
+    Args:
+        mode: The fake tensors' mode.
+        traced: What runs is a graph. Its devices are settled, and to look at each of its calls takes long.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(OneDevice())
-        stack.enter_context(_no_cuda_autocast())
+        if not traced:
+            stack.enter_context(OneDevice())
+            stack.enter_context(_no_cuda_autocast())
         if mode is not None:
             stack.enter_context(mode)
             stack.enter_context(probe_checks.taken_to_pass())

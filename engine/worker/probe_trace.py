@@ -61,6 +61,7 @@ def _exported(module, example, mode, place):
         exported = torch.export.export(module, example.args, example.kwargs, strict=False)
         if any(isinstance(n.target, torch._ops.HigherOrderOperator) for n in exported.graph.nodes):
             raise NotImplementedError("higher-order operator")
+    with fake(mode, traced=True):
         return _from_export(exported.run_decompositions({}), module, example, place)
 
 
