@@ -57,6 +57,7 @@ async def extract(
     inputs: InputScript | None = None,
     reduce: bool = True,
     on_event: Callable[[dict[str, Any]], None] | None = None,
+    probe: Probe | None = None,
 ) -> Extraction:
     """Write the contract folder of a module class or function into `out`.
 
@@ -71,6 +72,7 @@ async def extract(
         inputs: A script that gives the example inputs; it goes before `get_inputs()` in the file.
         reduce: Also make the reduced contract.
         on_event: Told `imported`, `built` and the like.
+        probe: The file's probe where it was begun ahead; it is ended here.
 
     Raises:
         InputError: The file, the module or its inputs cannot be used as they are; says where and what to do.
@@ -87,7 +89,8 @@ async def extract(
         "file": str(file), "root": str(root), "name": chosen, "line": site.name_span.start_line + 1 if site else None,
         "script": str(inputs.file) if inputs else None, "function": inputs.function if inputs else None,
     }
-    async with Probe(python, file, timeout_s=timeout_s, on_event=on_event) as probe:
+    async with probe or Probe(python, file) as probe:
+        probe.on_event = on_event
         found = await probe.call("extract", timeout_s=timeout_s, **request)
         origin = _origin(found, file, text, chosen, inputs)
         truth = groundtruth_text(origin)
@@ -148,7 +151,7 @@ async def read_folder(
     site = next((s for name in ("Model", "reference") for s in find_sites(text) if s.name == name), None)
     name = site.name if site is not None else "Model" if re.search(r"^\s*Model\b", text, re.MULTILINE) else "reference"
     request = {"file": str(file), "root": str(folder), "name": name, "line": None, "script": None, "function": None}
-    async with Probe(python, file, timeout_s=timeout_s) as probe:
+    async with Probe(python, file) as probe:
         found = await probe.call("extract", timeout_s=timeout_s, **request)
         title = function.entry.removesuffix("_forward") or "kernel"
         told = read_semantics(folder)

@@ -25,6 +25,7 @@ from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
 from engine.planning.own_kernel import launches_of
 from engine.presets import limits
+from engine.probing import Probe
 from engine.processes import Worker
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
 from engine.services import JobEvaluator, Task
@@ -77,13 +78,15 @@ class LocalServices:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
-        self._interpreter: str | None = None
+        self._interpreter: asyncio.Task[tuple[str, str]] | None = None
+        self._probe: asyncio.Task[Probe] | None = None
         self._prestarted: Prestarted | None = None
         self._builder: asyncio.Task[Builder] | None = None
         self._shared_parts: asyncio.Task[None] | None = None
 
     async def device(self, job: Job) -> Device:
-        """The GPU of the job, or the target without one."""
+        """The GPU of the job, or the target without one. What needs no device is begun meanwhile."""
+        self._begin(job)
         return await find_device(job.device)
 
     async def task(self, job: Job, folder: Path, device: Device) -> Task:
@@ -101,6 +104,7 @@ class LocalServices:
         self._prestarted = Prestarted(python, f"cuda:{device.index}" if on_gpu else "cpu",
                                       shares=on_gpu and not file.is_dir())
         self._begin_builder(python)
+        probe = await self._probe if self._probe is not None else None
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
         if file.suffix in (".cu", ".cuh"):
@@ -108,7 +112,7 @@ class LocalServices:
             return Task(contract=found.contract, folder=found.folder, source=found.source)
         script = parse_script(job.inputs, Path.cwd()) if job.inputs else None
         extracted = await extract(file, job.name, out=folder, python=python, precision=job.precision, inputs=script,
-                                  reduce=device.kind == "none")
+                                  reduce=device.kind == "none", probe=probe)
         reduced = extracted.reduced
         if reduced is not None and reduced.example.tensors == extracted.contract.example.tensors:
             # Small already: it is verified as it is.
@@ -153,14 +157,32 @@ class LocalServices:
 
     async def close(self) -> None:
         """End what was begun ahead and is still at work, or was never needed."""
-        for task in (self._builder, self._shared_parts):
-            if task is not None:
-                task.cancel()
-                await asyncio.wait({task})
-        self._builder = self._shared_parts = None
+        begun = [task for task in (self._interpreter, self._probe, self._builder, self._shared_parts) if task]
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.wait(begun)
+        probe, self._probe = self._probe, None
+        if probe is not None and not probe.cancelled() and probe.exception() is None:
+            await probe.result().close()
+        self._interpreter = self._builder = self._shared_parts = None
         prestarted, self._prestarted = self._prestarted, None
         if prestarted is not None:
             await prestarted.close()
+
+    def _begin(self, job: Job) -> None:
+        """Look for the interpreter; with it, a module's probe imports torch, and what all tasks share is built."""
+
+        async def make() -> Probe:
+            python = await self._python(job)
+            probe = Probe(python, file)
+            probe.begin()
+            self._begin_builder(python)
+            return probe
+
+        file = Path(job.file).resolve()
+        if self._probe is None and file.suffix == ".py":
+            self._probe = _quiet(asyncio.create_task(make()))
 
     def _begin_builder(self, python: str) -> asyncio.Task[Builder]:
         """The job's one builder. From now on it builds what does not depend on the contract."""
@@ -180,8 +202,10 @@ class LocalServices:
         if self._interpreter is None:
             near = Path(job.file)
             near = near if near.is_dir() else near.parent
-            self._interpreter, _why = await asyncio.to_thread(find_python, near, job.python or None)
-        return self._interpreter
+            self._interpreter = _quiet(asyncio.create_task(asyncio.to_thread(find_python, near, job.python or None)))
+        # Two may wait for it, and the one that is cancelled must not end it for the other.
+        python, _why = await asyncio.shield(self._interpreter)
+        return python
 
 
 class LocalJobEvaluator:

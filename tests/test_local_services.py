@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -98,6 +99,43 @@ async def test_a_job_that_fails_early_leaves_nothing_running(services, tmp_path,
     await services.close()
     assert services.ended.is_set()
     assert prestarted.closed
+
+
+async def test_the_probe_begins_while_the_device_is_asked(services, tmp_path, monkeypatch):
+    begun, closed, given = [], [], []
+
+    class NoProbe:
+        def __init__(self, _python, file):
+            self.file = file
+
+        def begin(self):
+            begun.append(self)
+
+        async def close(self):
+            closed.append(self)
+
+    async def find_device(_choice):
+        await services.reached.wait()
+        return NO_GPU
+
+    wait_for_begin = local.extract
+
+    async def extract(*args, probe, **kwargs):
+        given.append(probe)
+        return await wait_for_begin(*args, **kwargs)
+
+    for name, stand_in in {"Probe": NoProbe, "find_device": find_device, "extract": extract}.items():
+        monkeypatch.setattr(local, name, stand_in)
+    device = await asyncio.wait_for(services.device(JOB), 5)
+    assert len(begun) == 1
+    await services.task(JOB, tmp_path / "contract", device)
+    assert given == begun
+    await services.close()
+    assert closed == begun
+
+    await services.device(replace(JOB, file="kernel.cu"))
+    await services.close()
+    assert len(begun) == 1
 
 
 async def test_trouble_with_the_shared_parts_waits_for_whoever_needs_them(services, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Role `probe`: what the user's module is, found by importing it once and running it on fake tensors.
 
-Requests: `extract` (see `extract`) and `reduce` (see probe_reduce).
+Requests: `warm`, `extract` (see there) and `reduce` (see probe_reduce).
 """
 
 import inspect
@@ -20,6 +20,8 @@ def handle(kind, request, emit):
     warnings.simplefilter("ignore")
     # Sizes that do not work are tried on purpose; each would log a traceback.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
+    if kind == "warm":
+        return warm()
     if kind == "extract":
         return extract(request, emit)
     if kind == "reduce":
@@ -27,6 +29,18 @@ def handle(kind, request, emit):
 
         return probe_reduce.reduce(request, emit)
     raise ValueError(f"the probe has no request {kind!r}")
+
+
+def warm():
+    """Trace a small module before the user's file is known: torch imports most of its compiler on the first trace."""
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:  # Nothing is drawn under it: the user's file finds torch's random numbers as if this had not run.
+        layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+        image = torch.empty(1, 3, 8, 8)
+    example = probe_inputs.Example("example", (image,), {}, [("x", image)])
+    place = probe_load.Place("", "")
+    Conversion(probe_trace.trace(layers, example, mode, place), example.leaves, place).run()
+    return {}
 
 
 def extract(request, emit):
