@@ -60,10 +60,10 @@ def accepted(where: str = "gpu") -> Verification:
 
 
 def evaluation_of(candidate: Candidate, *, us: float | None = None, limiter: str = "", reference_us: float = 100.0,
-                  kernels: tuple[KernelFacts, ...] = ()) -> Evaluation:
+                  kernels: tuple[KernelFacts, ...] = (), told_to: float = 0.03) -> Evaluation:
     """An accepted evaluation with a time, if one is given."""
     timing = Timing(candidate_us=(us,), reference_us=(reference_us,), speedup=reference_us / us,
-                    ci95=(reference_us / us * 0.99, reference_us / us * 1.01)) if us else None
+                    ci95=(reference_us / us * 0.99, reference_us / us * 1.01), minimum_detectable=told_to) if us else None
     counters = Counters(status="measured", tool="fake", bound="memory", limiter=limiter) if limiter else None
     return Evaluation(candidate_id=candidate.id, stage="timed" if us else "verified",
                       build=Build(seconds=0.1, tier="light", kernels=kernels), verification=accepted(), timing=timing,
@@ -108,7 +108,8 @@ class FakeEvaluator:
                               failure=Failure(stage="verify", reason="check numeric: 7 of 8 elements differ"))
         us = re.search(r"// us ([\d.]+)", candidate.source)
         if self.gpu:
-            return evaluation_of(candidate, us=float(us[1]) if us else 50.0)
+            return evaluation_of(candidate, us=float(us[1]) if us else 50.0,
+                                 told_to=0.01 if "// told well" in candidate.source else 0.03)
         return Evaluation(candidate_id=candidate.id, stage="verified", estimate_us=float(us[1]) if us else 50.0,
                           verification=accepted("cpu emulation at reduced size"))
 

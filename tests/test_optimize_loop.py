@@ -54,6 +54,13 @@ async def test_only_what_is_near_the_best_is_timed_again(tmp_path):
     assert evaluator.retimed == ids("// us 20", "// us 21")
 
 
+async def test_what_was_told_well_is_not_timed_again(tmp_path):
+    sources = ["// us 20 // told well", "// us 21.9 // told well", "// us 20.3 // told well", "// us 21"]
+    _, evaluator = await run([sources], tmp_path, job={"rounds": 1})
+    # One that cannot be told apart from the best, and one of which too little is known.
+    assert evaluator.retimed == ids("// us 20.3 // told well", "// us 21")
+
+
 async def test_at_most_three_are_timed_again(tmp_path):
     sources = [f"// us 2{n}.0" for n in (0, 1)] + ["// us 20.1", "// us 20.2"]
     _, evaluator = await run([sources], tmp_path, job={"rounds": 1})

@@ -23,7 +23,7 @@ COMPILE_S = 600.0
 LARGE_SHARE = 1 / 16
 TIME_S = 120.0
 COMPILED_BYTES = 1 << 30
-CALLS, BLOCKS = 10, 5
+CALLS, LEAST_CALLS, BLOCKS, BLOCK_S = 10, 3, 5, 0.1
 MODES = {"off": (), "default": ("compile",), "best": ("compile", "compile max-autotune", "compile reduce-overhead")}
 
 
@@ -147,11 +147,12 @@ async def _fill(judge: Worker) -> None:
 
 
 async def _time(judge: Worker, which: str) -> float:
-    """Median of a few blocks, microseconds a call."""
-    found = []
+    """Median of a few blocks, microseconds a call. Blocks of slow calls are shorter; the first one warms up."""
+    found, calls = [], LEAST_CALLS
     for number in range(BLOCKS + 1):
-        reply = await judge.call("time", timeout_s=TIME_S, which=which, order=[0] * CALLS, seed=number)
+        reply = await judge.call("time", timeout_s=TIME_S, which=which, order=[0] * calls, seed=number)
         found.append(median(reply["times_us"]))
+        calls = min(CALLS, max(LEAST_CALLS, int(BLOCK_S * 1e6 / found[-1])))
     return median(found[1:])
 
 

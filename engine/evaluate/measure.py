@@ -38,9 +38,9 @@ class Effort:
         audits: Blocks of which one call is checked afterwards.
     """
 
-    budget_s: float = 1.5
-    blocks: int = 20
-    audits: int = 3
+    budget_s: float = 0.9
+    blocks: int = 16
+    audits: int = 2
 
 
 SEARCH = Effort()
@@ -101,7 +101,7 @@ class Timer:
         sets = filled["sets"]
         await self._verifier.ask("sets", sets=sets)
         order = list(range(len(sets)))
-        reference_us, candidate_us = await self._warm(order)
+        reference_us, candidate_us = await self._warm(order, effort.budget_s / 8)
         overhead_us = 4000.0 + await self._refill_us()
         notes: list[str] = []
         if fastest_us is not None and candidate_us > FAR_SLOWER * fastest_us:
@@ -170,9 +170,14 @@ class Timer:
         await self._fill(next(self._seeds), fixed=False)
         return (time.perf_counter() - begin) * 1e6
 
-    async def _warm(self, order: list[int]) -> tuple[float, float]:
-        """Warm the candidate a random number of times, the reference until it settles. First estimates, in us."""
+    async def _warm(self, order: list[int], block_s: float) -> tuple[float, float]:
+        """Warm the candidate a random number of times, the reference until it settles. First estimates, in us.
+
+        Calls that take long are made fewer times: a block takes `block_s` or so, two calls at least.
+        """
         seed = next(self._seeds) >> 8
+        first_us = await self._reference("eager", order[:2], seed)
+        order = order[:max(2, int(block_s * 1e6 / first_us))]
         await self._reference("eager", order, seed)
         for _ in range(random.SystemRandom().randint(1, 3)):
             reply = await self._verifier.ask("block", order=order, seed=seed, keep=True)
