@@ -43,7 +43,7 @@ class Baselines:
         self, session: Session, toolchain: Toolchain, folder: Path, device: Device, effort: str, *,
         beside: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        self._session, self._device = session, device
+        self._session, self._device, self._beside = session, device, beside
         self._modes = MODES[effort] if device.kind == "cuda" and session.contract.reference != "cuda" else ()
         self._other = Session(toolchain, session.contract, folder, session.device, budget_bytes=lambda: COMPILED_BYTES,
                               beside=beside)
@@ -124,7 +124,8 @@ class Baselines:
         try:
             await self._other.open_judge()
             judge = own(self._other.judge)
-            await _fill(judge)
+            async with self._beside():
+                await _fill(judge)
         except HieraError as error:
             self._notes.append(f"torch.compile not measured: {_short(error)}")
             return
