@@ -95,6 +95,16 @@ async def test_only_named_operators_are_declared(toolchain, tmp_path):
     assert (tmp_path / "out" / "ATen" / "ops" / "matmul.h").exists()
 
 
+@pytest.mark.parametrize(("source", "needed"), [
+    ("copy.expand(x.sizes()); rand(1);", False), ("AT_DISPATCH_FLOATING_TYPES(t, n, f);", False),
+    ("AT_DISPATCH_ALL_TYPES_AND2(a, b, t, n, f);", True), ("AT_DISPATCH_REDUCED_FLOATING_TYPES(t, n, f);", True),
+    ("AT_DISPATCH_FLOATING_TYPES_AND_HALF(t, n, f);", True), ("__half h;", True), ("c10::BFloat16 b;", True),
+])
+def test_the_16_bit_types_come_only_where_they_are_needed(source, needed):
+    made = operators.headers(operators.OperatorIndex({}, {}, {}, {}), source)
+    assert ("HIERA_MINI_HALF" in made.declarations) == needed
+
+
 async def test_every_shadow_header_has_a_real_one(toolchain):
     roots = (toolchain.torch_include, toolchain.torch_include / "torch" / "csrc" / "api" / "include")
     for path in INCLUDE.rglob("*.h"):

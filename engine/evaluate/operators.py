@@ -34,6 +34,10 @@ _STRUCT = re.compile(r"^struct TORCH_API (?P<name>\w+) \{.*?^  static (?P<call>[
 _USED_STRUCT = re.compile(r"at::_ops::(\w+)::call")
 _OTHER_HEADERS = re.compile(r"_(?:native|cpu|cuda|meta|composite\w*|\w+_dispatch)\.h$")
 
+# What needs the 16-bit types, whose headers cost a quarter of a small candidate's build: their names, and dispatch over
+# further types (in capitals only: sources say `expand(`).
+_HALVES = re.compile(r"(?i:half|bfloat16)|AND[23]?\(|DISPATCH_\w*REDUCED_")
+
 # Standard headers that torch's own bring in and sources lean on without including them.
 _STANDARD_HEADERS = tuple(
     (header, re.compile(pattern))
@@ -338,7 +342,7 @@ class _Writer:
         lines = ["#pragma once", *(f"#include <{header}>" for header in standard)]
         if "string" in standard or "<string>" in source:
             lines += ["#include <string>", "#define HIERA_MINI_STRING 1"]
-        if re.search(r"half|bfloat16|BFLOAT16|HALF|AND[23]?\(", source, re.I):
+        if _HALVES.search(source):
             lines.append("#define HIERA_MINI_HALF 1")
         lines.append("#define HM_METHOD_DECLS " + " ".join(self._method_declarations))
         structs = "".join(f"struct {name} {{ static {call}; }};\n" for name, call in sorted(self._structs.items()))
