@@ -84,12 +84,30 @@ inline Message check_message(const char* condition) {
   return message("Expected ", condition, " to be true, but got false.");
 }
 template <typename... A> Message check_message(const char*, const A&... parts) { return message(parts...); }
+
+// Failing is out of line: a host function checks after every launch, and the host compiler is slow where each check
+// has a buffer of its own.
+template <typename... A>
+[[noreturn]] __attribute__((noinline, cold)) void fail(const char* file, int line, const char* function,
+                                                       const A&... parts) {
+  hm_throw(file, line, function, message(parts...).c_str());
+}
+template <typename... A>
+[[noreturn]] __attribute__((noinline, cold)) void fail_check(const char* file, int line, const char* function,
+                                                             const char* condition, const A&... parts) {
+  hm_throw(file, line, function, check_message(condition, parts...).c_str());
+}
+[[noreturn]] __attribute__((noinline, cold)) inline void fail_cuda(const char* file, int line, const char* function,
+                                                                   cudaError_t error) {
+  (void)cudaGetLastError();
+  fail(file, line, function, "CUDA error: ", cudaGetErrorString(error));
+}
 }  // namespace hiera_mini
 
-#define HM_FAIL(MESSAGE) hm_throw(__FILE__, __LINE__, __func__, (MESSAGE).c_str())
-#define TORCH_CHECK(condition, ...) \
-  do {                              \
-    if (!(condition)) HM_FAIL(::hiera_mini::check_message(#condition, ##__VA_ARGS__)); \
+#define HM_FAIL(...) ::hiera_mini::fail(__FILE__, __LINE__, __func__, __VA_ARGS__)
+#define TORCH_CHECK(condition, ...)                                                                       \
+  do {                                                                                                    \
+    if (!(condition)) ::hiera_mini::fail_check(__FILE__, __LINE__, __func__, #condition, ##__VA_ARGS__); \
   } while (0)
 #define TORCH_INTERNAL_ASSERT TORCH_CHECK
 #define TORCH_INTERNAL_ASSERT_DEBUG_ONLY(...) ((void)0)
@@ -106,7 +124,7 @@ template <typename... A> Message check_message(const char*, const A&... parts) {
 #define TORCH_CHECK_GT(a, b) TORCH_CHECK((a) > (b), "Check failed: " #a " > " #b)
 #define AT_ASSERT TORCH_CHECK
 #define AT_ASSERTM TORCH_CHECK
-#define AT_ERROR(...) HM_FAIL(::hiera_mini::message(__VA_ARGS__))
+#define AT_ERROR(...) HM_FAIL(__VA_ARGS__)
 #define TORCH_WARN(...) ((void)0)
 #define TORCH_WARN_ONCE(...) ((void)0)
 #define AT_WARN(...) ((void)0)
@@ -114,10 +132,7 @@ template <typename... A> Message check_message(const char*, const A&... parts) {
 #define C10_CUDA_CHECK(call)                                                                      \
   do {                                                                                            \
     const cudaError_t hm_error = (call);                                                          \
-    if (hm_error != cudaSuccess) {                                                                \
-      (void)cudaGetLastError();                                                                   \
-      HM_FAIL(::hiera_mini::message("CUDA error: ", cudaGetErrorString(hm_error)));               \
-    }                                                                                             \
+    if (hm_error != cudaSuccess) ::hiera_mini::fail_cuda(__FILE__, __LINE__, __func__, hm_error); \
   } while (0)
 #define AT_CUDA_CHECK(call) C10_CUDA_CHECK(call)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())
@@ -125,7 +140,7 @@ template <typename... A> Message check_message(const char*, const A&... parts) {
   do {                                                                                            \
     const auto hm_status = (call);                                                                \
     if (static_cast<int>(hm_status) != 0)                                                         \
-      HM_FAIL(::hiera_mini::message("CUDA error: cuBLAS status ", static_cast<int>(hm_status)));  \
+      HM_FAIL("CUDA error: cuBLAS status ", static_cast<int>(hm_status));                         \
   } while (0)
 
 #define C10_HOST_DEVICE __host__ __device__

@@ -14,7 +14,7 @@
     switch (hm_type) {                                                                                         \
       __VA_ARGS__                                                                                              \
       default:                                                                                                 \
-        HM_FAIL(::hiera_mini::message('"', NAME, "\" not implemented for '", hm_type, "'"));                   \
+        HM_FAIL('"', NAME, "\" not implemented for '", hm_type, "'");                                           \
     }                                                                                                          \
   }()
 

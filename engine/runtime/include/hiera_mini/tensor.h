@@ -119,7 +119,8 @@ class Tensor {
   size_t element_size() const { return elementSize(scalar_type()); }
   size_t itemsize() const { return element_size(); }
   size_t nbytes() const { return static_cast<size_t>(numel()) * element_size(); }
-  hiera_mini::TensorOptions options() const {
+  // Out of line: copies of it, one for every allocation, were half of the host compiler's time for a deep network.
+  __attribute__((noinline)) hiera_mini::TensorOptions options() const {
     return TensorOptions().dtype(scalar_type()).device(device()).layout(layout());
   }
 
@@ -139,7 +140,7 @@ class Tensor {
   PackedTensorAccessor32<T, N, P> packed_accessor32() const {
     check_dim(N);
     if (numel() > std::numeric_limits<int32_t>::max())
-      HM_FAIL(hiera_mini::message("numel needs to be smaller than int32_t max; otherwise, please use packed_accessor64"));
+      HM_FAIL("numel needs to be smaller than int32_t max; otherwise, please use packed_accessor64");
     return {data_ptr<T>(), hm_sizes(this), hm_strides(this)};
   }
   template <typename T, size_t N, template <typename U> class P = DefaultPtrTraits>
@@ -164,7 +165,7 @@ class Tensor {
   }
   void check_dim(size_t expected) const {
     if (static_cast<size_t>(dim()) != expected)
-      HM_FAIL(hiera_mini::message("TensorAccessor expected ", expected, " dims but tensor has ", dim()));
+      HM_FAIL("TensorAccessor expected ", expected, " dims but tensor has ", dim());
   }
   void* impl_;
 };
@@ -190,7 +191,7 @@ template <typename T> inline T ceil_div(T a, T b) { return (a + b - 1) / b; }
 
 // Memory that someone else owns. The form with a deleter is torch's own (it needs std::function).
 inline Tensor from_blob(void* data, IntArrayRef sizes, IntArrayRef strides, const TensorOptions& options = {}) {
-  if (strides.size() != sizes.size()) HM_FAIL(hiera_mini::message("from_blob: sizes and strides differ in length"));
+  if (strides.size() != sizes.size()) HM_FAIL("from_blob: sizes and strides differ in length");
   const Device device = options.device();
   Tensor result;
   hm_from_blob(data, sizes.data(), strides.data(), sizes.size(), static_cast<int>(options.dtype().type),
