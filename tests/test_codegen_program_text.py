@@ -54,6 +54,18 @@ def test_devices_become_the_arguments_own():
     assert "kCPU" not in text
 
 
+def test_many_allocations_share_what_they_allocate():
+    def many(x):
+        for _ in range(4):
+            x = F.softmax(x, 1) @ x
+        return x
+
+    text = body_of(many, torch.randn(64, 64), choices={}, space="cuda_libs")
+
+    assert text.count(".options()") == 1
+    assert text.count(", float_options);") >= 4
+
+
 def test_dead_repeated_and_idle_calls_are_not_written():
     def wasteful(x):
         torch.exp(x)

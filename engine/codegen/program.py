@@ -161,15 +161,11 @@ def _checks(contract: Contract, variant: Variant, indent: str) -> list[str]:
     lines = []
     for argument in tensors:
         spec = variant.tensors[argument.name]
-        described = f'{argument.name}, "{argument.name}", {cpp.scalar_type(spec.dtype)}, {cpp.sizes(spec.shape)}'
+        described = (f'{argument.name}, "{argument.name}", {cpp.scalar_type(spec.dtype)}, {cpp.sizes(spec.shape)}, '
+                     f"{cpp.sizes(spec.stride)}, {tensors[0].name}")
         if argument.mutable:
             # Not replaced by a copy, which would keep the update from the caller.
-            lines.append(f"{indent}check_written({described}, {tensors[0].name});")
-            lines.append(
-                f"{indent}TORCH_CHECK(lies_as({argument.name}, {cpp.sizes(spec.stride)}), "
-                f'"{argument.name} is written in place: it must have the contract\'s strides and begin on 16 bytes");'
-            )
+            lines.append(f"{indent}check_written({described});")
         else:
-            stride = cpp.sizes(spec.stride)
-            lines.append(f"{indent}{argument.name} = check_argument({described}, {stride}, {tensors[0].name});")
+            lines.append(f"{indent}{argument.name} = check_argument({described});")
     return lines

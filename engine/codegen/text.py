@@ -87,21 +87,30 @@ static at::Tensor with_strides(const at::Tensor& value, at::IntArrayRef strides)
   return lies_as(value, strides) ? value : fresh_copy(value, strides);
 }
 """,
-    "check_written": """\
+    "check_tensor": """\
 // Refuses what this source was not written for.
-static void check_written(const at::Tensor& value, const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
-                          const at::Tensor& first) {
+static void check_tensor(const at::Tensor& value, const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
+                         const at::Tensor& first) {
   TORCH_CHECK(value.is_cuda(), name, " must be a CUDA tensor");
   TORCH_CHECK(value.get_device() == first.get_device(), name, " is on another GPU than the first argument");
   TORCH_CHECK(value.scalar_type() == dtype, name, " must have dtype ", dtype, ", not ", value.scalar_type());
   TORCH_CHECK(value.sizes() == sizes, name, " must have sizes ", sizes, ", not ", value.sizes());
 }
 """,
+    "check_written": """\
+// Refuses a tensor that the call writes to and that lies elsewhere than kernels expect: a copy would keep the update.
+static void check_written(const at::Tensor& value, const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
+                          at::IntArrayRef strides, const at::Tensor& first) {
+  check_tensor(value, name, dtype, sizes, first);
+  TORCH_CHECK(lies_as(value, strides), name,
+              " is written in place: it must have the contract's strides and begin on 16 bytes");
+}
+""",
     "check_argument": """\
 // The argument as kernels expect it.
 static at::Tensor check_argument(const at::Tensor& value, const char* name, at::ScalarType dtype,
                                  at::IntArrayRef sizes, at::IntArrayRef strides, const at::Tensor& first) {
-  check_written(value, name, dtype, sizes, first);
+  check_tensor(value, name, dtype, sizes, first);
   return with_strides(value, strides);
 }
 """,
@@ -171,7 +180,8 @@ static void copy_into(const at::Tensor& target, const at::Tensor& source) { targ
 _NEEDS = {
     "fresh_copy": ("copy_into",),
     "with_strides": ("lies_as", "fresh_copy", "copy_into"),
-    "check_argument": ("lies_as", "fresh_copy", "with_strides", "check_written", "copy_into"),
+    "check_written": ("lies_as", "check_tensor"),
+    "check_argument": ("lies_as", "fresh_copy", "with_strides", "check_tensor", "copy_into"),
 }
 
 

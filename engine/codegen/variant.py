@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ from engine.records import Device
 
 # Below this sum of intermediate results, freeing them early is not worth the lines.
 RELEASE_FROM_BYTES = 1 << 28
+
+# So many allocations of one dtype share the description of what to allocate.
+MANY_ALLOCATIONS = 4
 
 # The host compiler's time grows with the square of a function's length.
 LONG_FUNCTION = 400
@@ -133,13 +137,14 @@ class _VariantWriter:
             for value, a in zip(self.graph.inputs, self.tensors, strict=True)
         )
         result_type = returns_of(len(self.contract.outputs))
+        shared = self._share_options()
         stream = (
             ["const cudaStream_t stream = at::cuda::getCurrentCUDAStream();"] if self._uses_stream() else []
         )
         function = [
             *(UNOPTIMISED if len(self.lines) > LONG_FUNCTION else ()),
             f"static {result_type} {self.contract.name}_variant({parameters}) {{",
-            *(f"  {line}" if line else "" for line in [*stream, *self.lines]), "}", "",
+            *(f"  {line}" if line else "" for line in [*stream, *shared, *self.lines]), "}", "",
         ]
         function = [piece for line in function for piece in wrapped(line)]
         self.result.text = "\n".join([*self.device_code, "\n".join(function)])
@@ -326,6 +331,16 @@ class _VariantWriter:
         if not self.tensors:
             return "at::TensorOptions().device(at::kCUDA)"
         return f"{self.names(self.graph.inputs[0])}.options()"
+
+    def _share_options(self) -> list[str]:
+        """Names the options that many allocations take: asking a tensor for them each time is long code."""
+        written = re.compile(rf"{re.escape(self._options())}\.dtype\(at::k(\w+)\)")
+        counts = Counter(found[1] for line in self.lines for found in written.finditer(line))
+        shared = {dtype: self.names.fresh(f"{dtype.lower()}_options")
+                  for dtype, count in counts.items() if count >= MANY_ALLOCATIONS}
+        self.lines = [written.sub(lambda found: shared.get(found[1], found[0]), line) for line in self.lines]
+        return [f"const at::TensorOptions {name} = {self._options()}.dtype(at::k{dtype});"
+                for dtype, name in shared.items()]
 
     def _known(self, names: Sequence[str]) -> dict[str, TensorSpec]:
         return {name: self.layouts[name] for name in names}
