@@ -278,3 +278,8 @@ def test_ctrl_c_keeps_the_best_and_ends_within_seconds(tmp_path, number):
     assert "hiera resume" in err
     assert "Traceback" not in err
     assert json.loads((tmp_path / "r.json").read_text())["stop_reason"] == "cancelled"
+
+
+def test_the_version_is_told(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("hiera ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 from collections.abc import Callable
-from importlib import metadata
 
 from contracts.contract import SPACES
 from engine.cli import bench_flags
@@ -19,7 +18,7 @@ def build() -> argparse.ArgumentParser:
     """The parser of `hiera`."""
     parser = argparse.ArgumentParser(prog="hiera", description="Find a proven faster kernel for a PyTorch module "
                                                                "or a .cu file.")
-    parser.add_argument("--version", action="version", version=f"hiera {_version()}")
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="show program's version number and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _optimize(commands)
     _contract(commands)
@@ -207,7 +206,18 @@ def _temperature(text: str) -> float:
     return value
 
 
+class _ShowVersion(argparse.Action):
+    """Looks the version up when it is asked for: that takes longer than to read all other arguments."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Say it and end."""
+        print(f"hiera {_version()}")
+        parser.exit()
+
+
 def _version() -> str:
+    from importlib import metadata
+
     try:
         return metadata.version("hiera")
     except metadata.PackageNotFoundError:
