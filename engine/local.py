@@ -79,7 +79,7 @@ class LocalServices:
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings
         self._interpreter: asyncio.Task[tuple[str, str]] | None = None
-        self._probe: asyncio.Task[Probe] | None = None
+        self._probe: asyncio.Task[Probe | None] | None = None
         self._prestarted: Prestarted | None = None
         self._builder: asyncio.Task[Builder] | None = None
         self._shared_parts: asyncio.Task[None] | None = None
@@ -162,9 +162,9 @@ class LocalServices:
             task.cancel()
         if begun:
             await asyncio.wait(begun)
-        probe, self._probe = self._probe, None
-        if probe is not None and not probe.cancelled() and probe.exception() is None:
-            await probe.result().close()
+        made, self._probe = self._probe, None
+        if made is not None and not made.cancelled() and made.exception() is None and (probe := made.result()):
+            await probe.close()
         self._interpreter = self._builder = self._shared_parts = None
         prestarted, self._prestarted = self._prestarted, None
         if prestarted is not None:
@@ -173,15 +173,17 @@ class LocalServices:
     def _begin(self, job: Job) -> None:
         """Look for the interpreter; with it, a module's probe imports torch, and what all tasks share is built."""
 
-        async def make() -> Probe:
+        async def make() -> Probe | None:
             python = await self._python(job)
+            self._begin_builder(python)
+            file = Path(job.file).resolve()
+            if file.suffix != ".py":
+                return None
             probe = Probe(python, file)
             probe.begin()
-            self._begin_builder(python)
             return probe
 
-        file = Path(job.file).resolve()
-        if self._probe is None and file.suffix == ".py":
+        if self._probe is None:
             self._probe = _quiet(asyncio.create_task(make()))
 
     def _begin_builder(self, python: str) -> asyncio.Task[Builder]:

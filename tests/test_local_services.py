@@ -133,7 +133,8 @@ async def test_the_probe_begins_while_the_device_is_asked(services, tmp_path, mo
     await services.close()
     assert closed == begun
 
-    await services.device(replace(JOB, file="kernel.cu"))
+    services.reached.clear()
+    await services.device(replace(JOB, file="kernel.cu"))  # Waits for what all tasks share.
     await services.close()
     assert len(begun) == 1
 
