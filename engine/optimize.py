@@ -386,7 +386,8 @@ class _Loop:
             except HieraError as error:
                 # Every candidate was timed against the reference anyway; the rest of the job does not need it.
                 self.record("note", Note(text=f"the baselines were not measured: {error.problem}"))
-        await self.retime_best(task)
+        if self.job.retime:
+            await self.retime_best(task)
         await self.profile_best(task)
         while self.job.confirm and (best := known.best) is not None:
             evaluation = known.evaluations[best.id]

@@ -72,6 +72,7 @@ class Job:
         precision: Acceptance policy.
         device: `auto`, `cuda:N` or `none`.
         python: The interpreter that has the user's torch; empty for ours.
+        retime: Time the best again, longer, at the end.
         confirm: Rebuild the winner with PyTorch's own headers at the end.
         profile: Take counters of accepted candidates where the device allows it.
         planning: Further folders of planning data.
@@ -93,6 +94,7 @@ class Job:
     precision: Precision = "match"
     device: str = "auto"
     python: str = ""
+    retime: bool = True
     confirm: bool = True
     profile: bool = True
     planning: tuple[str, ...] = ()

@@ -79,6 +79,17 @@ def test_an_honest_output_takes_the_short_way_and_a_wrong_one_does_not(monkeypat
     assert taken
 
 
+def test_what_flags_allow_counts_where_there_is_no_fp64_reference():
+    wanted = numbers(5000).float()
+    low = wanted + 2e-3 * numbers(5000, seed=6).float()  # Such as TF32: some elements are off by more than the cap.
+    other = wanted + 2e-3 * numbers(5000, seed=7).float()
+    expected = judge_compare.Expected(None, wanted, low, keep_usual=False)
+    assert judge_compare.judge_output(other, expected, zero_mean=True)["match"]
+    assert not judge_compare.judge_output(other + 0.05, expected, zero_mean=True)["match"]
+    strict = judge_compare.Expected(None, wanted, None, keep_usual=False)
+    assert not judge_compare.judge_output(other, strict, zero_mean=True)["match"]
+
+
 def test_sums_of_several_ranges_are_those_of_each(tmp_path):
     slab = slabs.Slab.create(str(tmp_path / "slab"), 1 << 16, CPU)
     slab.bytes.copy_((torch.arange(slab.bytes.numel()) * 7919 % 251).to(torch.uint8))

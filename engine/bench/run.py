@@ -63,7 +63,7 @@ class BenchOptions:
         forms: Baselines to measure, of `baselines.FORMS`.
         baselines: Files with baselines of earlier sittings.
         commit: What to call the state of our text; None asks git.
-        preset, budget, rounds, space, agent, precision, device, python, confirm, profile, tokens, fixed_space,
+        preset, budget, rounds, space, agent, precision, device, python, retime, confirm, profile, tokens, fixed_space,
             llm: As in `Job`.
     """
 
@@ -92,6 +92,7 @@ class BenchOptions:
     precision: Precision = "match"
     device: str = "auto"
     python: str = ""
+    retime: bool = True
     confirm: bool = True
     profile: bool = False
     tokens: int | None = None
@@ -109,7 +110,7 @@ class BenchOptions:
             seconds=self.limit_s, space=self.space, agent=self.agent, precision=self.precision,
             # A lane sees its GPU only; should that be lost, a task fails and is not judged on the CPU instead.
             device="cuda:0" if self.gpus and self.device == "auto" else self.device, python=self.python,
-            confirm=self.confirm, profile=self.profile, tokens=self.tokens,
+            retime=self.retime, confirm=self.confirm, profile=self.profile, tokens=self.tokens,
             fixed_space=self.fixed_space, llm=self.llm))
 
     @property

@@ -69,6 +69,7 @@ def _options(arguments: argparse.Namespace) -> runner.BenchOptions:
         sample=arguments.sample, seconds=arguments.seconds, limit_s=arguments.limit_s,
         resume=arguments.resume or arguments.retry, retry=arguments.retry, parallel=arguments.parallel,
         gpus=_gpus(arguments.gpus), variants=variants.parse(arguments.ablation), recheck=arguments.recheck,
+        retime=arguments.retime,
         paired=arguments.paired, forms=_forms(arguments.forms), commit=arguments.commit,
         baselines=tuple(Path(file) for file in arguments.baselines or ()), preset=arguments.preset or "normal",
         budget=arguments.budget, space=arguments.space, agent=arguments.agent or "expert",

@@ -36,6 +36,8 @@ def add_arguments(add: argparse.ArgumentParser, *, positive: Callable[[str], int
                      help="variants to compare: full, fixed:SPACE, no-planning, no-contract; all (default full)")
     how.add_argument("--no-recheck", dest="recheck", action="store_false",
                      help="do not judge winners again in a fresh process and by KernelBench's protocol")
+    how.add_argument("--no-retime", dest="retime", action="store_false",
+                     help="do not time the best of a search again, longer: for what is verified, not how fast it is")
     how.add_argument("--no-paired-compile", dest="paired", action="store_false",
                      help="searches do not compile for themselves: torch.compile is then a baseline beside them only")
     how.add_argument("--no-baselines", dest="forms", action="store_const", const="",

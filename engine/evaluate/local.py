@@ -37,6 +37,8 @@ LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 # Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
 GPU_SHARE, HELD_SETS = 0.4, 5
+# A candidate that met a full card gets this long for other processes to give memory back, and another try.
+ROOM_S, ROOM_SHARE = 20.0, 0.3
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
 RETIME_LIMITS = Limits(search_s=0.5, perturbations=2, repeats=2)
@@ -271,12 +273,25 @@ class LocalEvaluator:
         if judged.failure is not None and judged.verification is None:
             # The judge failed and was started anew: that must not cost the candidate.
             judged = await self._judged(contract, candidate, built, effort)
+        if _out_of_memory(judged) and await self._room():
+            judged = await self._judged(contract, candidate, built, effort)
         judged = replace(judged, stage_s={"build": build_s, **judged.stage_s})
         above = self._settings.profile_above
         if judged.timing is not None and above is not None and judged.timing.speedup >= above:
             counters = await self.profile(contract, candidate, built)
             judged = replace(judged, counters=counters, stage="profiled")
         return judged
+
+    async def _room(self) -> bool:
+        """Wait until others leave memory on the card. Whether a candidate that found none may try again."""
+        end = time.monotonic() + ROOM_S
+        while self._gpu is not None and (memory := self._gpu.memory()) is not None:
+            if memory.total_bytes - memory.used_bytes > ROOM_SHARE * memory.total_bytes:
+                return True
+            if time.monotonic() > end:
+                break
+            await asyncio.sleep(0.5)
+        return False
 
     async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
         """Counters of a built candidate, with the GPU to itself."""
@@ -416,6 +431,10 @@ class LocalEvaluator:
             reason = built.reason if isinstance(built, Failure) else "it cannot be executed here"
             raise InputError(f"the user's own kernel does not build: {reason}", hint="make it compile first", file=path)
         return built
+
+
+def _out_of_memory(judged: Evaluation) -> bool:
+    return judged.failure is not None and "out of memory" in judged.failure.reason
 
 
 def code_key() -> str:

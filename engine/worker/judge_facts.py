@@ -41,11 +41,3 @@ def profiles():
                 "bool" if kind == "bool" else "integer" if integer else "normal",
                 low=argument.get("low") or 0, high=argument.get("high") or 0, mean=0.5 if kind == "bool" else 0.0)
     return found
-
-
-def only_recurrent(contract):
-    """Does cuDNN serve recurrent layers only? Without it, those run a kernel or more for every step."""
-    operators = [node["op"] for variant in contract.get("variants", ())[:1]
-                 for node in (variant.get("graph") or {"nodes": ()})["nodes"]]
-    recurrent = any(word in name for name in operators for word in ("lstm", "gru", "rnn"))
-    return recurrent and not any("conv" in name for name in operators)

@@ -10,7 +10,6 @@ import sys
 import warnings
 
 import torch
-from _hiera_worker import judge_facts
 from _hiera_worker.wire import Refusal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -35,7 +34,6 @@ class Reference:
         self.dtype = _working_dtype(self.arguments)
         self.leaves, self._ready = [], {}
         self._make_inputs = None
-        self._recurrent = judge_facts.only_recurrent(contract)
         if contract["reference"] == "cuda":
             module = load_extension(extension["path"], extension["module"])
             self.function = getattr(module, extension["entry"])
@@ -130,7 +128,7 @@ class Reference:
                 self._wide = copy.deepcopy(model).double()
             model = self._wide
         self._place(model, own)
-        flags = _flags(precision, self.contract.get("flags") or {}, cudnn_in_double=self._recurrent)
+        flags = _flags(precision, self.contract.get("flags") or {})
         with flags, torch.no_grad(), _double(self.dtype) if double else contextlib.nullcontext():
             outputs = self._call(own, model)
         changed = [a for a in self.arguments if a.get("mutable") and a.get("tensor")]
@@ -272,7 +270,7 @@ def rehearse(device):
 
 
 @contextlib.contextmanager
-def _flags(precision, configured, cudnn_in_double=False):
+def _flags(precision, configured):
     """Set torch's numeric flags for one run and put them back."""
     strict = precision != "configured"
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -285,7 +283,7 @@ def _flags(precision, configured, cudnn_in_double=False):
             if strict:
                 _set((False, False, True, False, False, False))
                 # cuDNN's fp64 convolutions are slow; PyTorch's own are matrix products by cuBLAS.
-                cudnn.enabled = enabled and (precision != "double" or cudnn_in_double)
+                cudnn.enabled = enabled and precision != "double"
             else:
                 apply_flags(configured)
             yield
