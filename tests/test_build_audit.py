@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from engine.evaluate.audit import NEVER, audit, defined_symbols, judge, undefined_symbols
+from engine.evaluate.audit import NEVER, audit, judge, read_symbols
 
 needs_compiler = pytest.mark.skipif(not (shutil.which("g++") and shutil.which("nm")), reason="no g++ or nm")
 
@@ -86,7 +86,7 @@ async def test_an_object_that_opens_files_is_refused_by_name(tmp_path):
         #include <fcntl.h>
         int f() { return open("/tmp/answer", O_RDONLY); }
     """)
-    failure = await audit(target, "cuda_libs_torch")
+    failure = audit(await read_symbols(target), "cuda_libs_torch")
     assert failure is not None
     assert failure.stage == "screen"
     assert "`open" in failure.reason
@@ -94,7 +94,8 @@ async def test_an_object_that_opens_files_is_refused_by_name(tmp_path):
 
 @needs_compiler
 async def test_an_object_that_takes_the_bindings_entry_point_is_refused(tmp_path):
-    failure = await audit(compiled(tmp_path, 'extern "C" void* PyInit_hiera_ext() { return nullptr; }'), "cuda")
+    target = compiled(tmp_path, 'extern "C" void* PyInit_hiera_ext() { return nullptr; }')
+    failure = audit(await read_symbols(target), "cuda")
     assert failure is not None
     assert "PyInit_hiera_ext" in failure.reason
 
@@ -121,7 +122,7 @@ async def test_honest_host_code_passes_in_the_smallest_space(tmp_path):
           return values[n] += std::exp(n) + std::fmod(n, 3) + std::tanh(n);
         }
     """)
-    assert await audit(target, "cuda") is None
+    assert audit(await read_symbols(target), "cuda") is None
 
 
 @needs_compiler
@@ -130,13 +131,14 @@ async def test_loader_functions_pass_only_when_a_toolkit_header_brings_them(tmp_
         #include <dlfcn.h>
         void* f() { return dlsym(dlopen("libcuda.so.1", 1), "x"); }
     """)
-    assert await audit(target, "cuda", "#include <cub/cub.cuh>\n") is None
-    assert await audit(target, "cuda", "#include <cub/cub.cuh>\nvoid* p = dlsym(nullptr, 0);") is not None
-    assert await audit(target, "cuda", "int x;") is not None
+    assert audit(await read_symbols(target), "cuda", "#include <cub/cub.cuh>\n") is None
+    assert audit(await read_symbols(target), "cuda", "#include <cub/cub.cuh>\nvoid* p = dlsym(nullptr, 0);") is not None
+    assert audit(await read_symbols(target), "cuda", "int x;") is not None
 
 
 @needs_compiler
 async def test_symbols_are_read_in_pairs(tmp_path):
     target = compiled(tmp_path, "void b(int); namespace a { void c(double*); } void d() { b(1); a::c(nullptr); }")
-    assert dict(await undefined_symbols(target))["_ZN1a1cEPd"] == "a::c(double*)"
-    assert (await defined_symbols(target))["_Z1dv"] == "d()"
+    symbols = await read_symbols(target)
+    assert dict(symbols.undefined)["_ZN1a1cEPd"] == "a::c(double*)"
+    assert symbols.defined["_Z1dv"] == "d()"

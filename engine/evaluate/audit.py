@@ -5,8 +5,9 @@ An allow-list over the undefined symbols. It is a tripwire: inline system calls 
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,10 +95,22 @@ class Finding:
     allowed_in: Space | str
 
 
+@dataclass(frozen=True, slots=True)
+class Symbols:
+    """What an object needs and has.
+
+    Attributes:
+        undefined: (mangled, readable) names that it needs from outside.
+        defined: Global mangled names that it defines, to readable ones.
+    """
+
+    undefined: Sequence[tuple[str, str]]
+    defined: Mapping[str, str]
+
+
 async def undefined_symbols(object_file: Path, *, timeout_s: float = 30.0) -> list[tuple[str, str]]:
     """(mangled, readable) names that `object_file` needs from outside."""
-    raw = await _nm(object_file, "-pu", timeout_s=timeout_s)
-    readable = await _nm(object_file, "-pu", "-C", timeout_s=timeout_s)
+    raw, readable = await _nm_twice(object_file, "-pu", timeout_s=timeout_s)
     names = [line.split(None, 1)[1] for line in raw if line.strip()]
     shown = [line.strip().split(None, 1)[1] for line in readable if line.strip()]
     return list(zip(names, shown, strict=True)) if len(names) == len(shown) else [(n, n) for n in names]
@@ -105,31 +118,36 @@ async def undefined_symbols(object_file: Path, *, timeout_s: float = 30.0) -> li
 
 async def defined_symbols(object_file: Path, *, timeout_s: float = 30.0) -> dict[str, str]:
     """Global mangled names that `object_file` defines, to readable ones."""
-    raw = [line.split() for line in await _nm(object_file, "-pg", "--defined-only", timeout_s=timeout_s)]
-    readable = await _nm(object_file, "-pg", "--defined-only", "-C", timeout_s=timeout_s)
-    names = [parts[-1] for parts in raw if parts]
+    raw, readable = await _nm_twice(object_file, "-pg", "--defined-only", timeout_s=timeout_s)
+    names = [line.split()[-1] for line in raw if line.strip()]
     shown = [re.sub(r"^[0-9a-f]+ \w ", "", line) for line in readable if line.strip()]
     return dict(zip(names, shown, strict=len(names) == len(shown)))
 
 
-async def audit(object_file: Path, space: Space, source: str = "") -> Failure | None:
-    """Why the candidate's object is not allowed in `space`, or None.
-
-    Args:
-        object_file: The candidate alone, before it is linked.
-        space: What it may use.
-        source: Its text, which tells what the toolkit's own headers brought in.
+async def read_symbols(object_file: Path) -> Symbols:
+    """The symbols of the candidate alone, before it is linked.
 
     Raises:
         ToolError: binutils' `nm` is missing or does not work.
     """
-    findings = judge(await undefined_symbols(object_file), space)
+    undefined, defined = await asyncio.gather(undefined_symbols(object_file), defined_symbols(object_file))
+    return Symbols(undefined, defined)
+
+
+def audit(symbols: Symbols, space: Space, source: str = "") -> Failure | None:
+    """Why the candidate's object is not allowed in `space`, or None.
+
+    Args:
+        symbols: Of its object.
+        space: What it may use.
+        source: Its text, which tells what the toolkit's own headers brought in.
+    """
+    findings = judge(symbols.undefined, space)
     if _TOOLKIT_INCLUDE.search(source) and not re.search(r"\bdl(?:open|sym|close|error)\b", source):
         findings = [finding for finding in findings if finding.symbol not in _TOOLKIT_SYMBOLS]
-    defined = await defined_symbols(object_file)
     findings += [
         Finding(name, "takes the place of the binding's own entry point", NEVER)
-        for name in defined if name.startswith("PyInit_")
+        for name in symbols.defined if name.startswith("PyInit_")
     ]
     if not findings:
         return None
@@ -200,6 +218,12 @@ def _classify_cxx(readable: str) -> Finding | None:
 
 def _brief(symbol: str) -> str:
     return symbol if len(symbol) <= 120 else symbol[:117] + "..."
+
+
+async def _nm_twice(object_file: Path, *options: str, timeout_s: float) -> tuple[list[str], list[str]]:
+    """The lines with mangled and with readable names."""
+    return await asyncio.gather(
+        _nm(object_file, *options, timeout_s=timeout_s), _nm(object_file, *options, "-C", timeout_s=timeout_s))
 
 
 async def _nm(object_file: Path, *options: str, timeout_s: float) -> list[str]:

@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import cattrs
@@ -179,16 +179,17 @@ class Builder:
         if done.status != 0:
             return self._failed(done, source)
         candidate = work / "candidate.o"
-        failure = await audit.audit(candidate, space, source)
+        symbols = await audit.read_symbols(candidate)
+        failure = audit.audit(symbols, space, source)
         if failure is not None:
             return failure
         prepared = await preparing
-        failure = await self._undefined_entry(prepared, candidate)
+        failure = undefined_entry(prepared, symbols.defined)
         if failure is not None:
             return failure
         out = work / "out"
         out.mkdir()
-        linked = await self._link(work, out, key, prepared, candidate)
+        linked = await self._link(work, out, key, prepared, candidate, symbols)
         if isinstance(linked, Failure):
             return linked
         build = Build(
@@ -251,12 +252,11 @@ class Builder:
         return Compiled(done.status, done.log.replace(str(source_path), messages.SOURCE_NAME))
 
     async def _link(
-        self, work: Path, out: Path, key: str, prepared: Prepared, candidate: Path
+        self, work: Path, out: Path, key: str, prepared: Prepared, candidate: Path, symbols: audit.Symbols
     ) -> Path | Failure:
         """Two shared objects: the candidate, and the binding that leans on it."""
         toolchain = self.toolchain
-        needed = await audit.undefined_symbols(candidate)
-        libraries = self._libraries(name for name, _ in needed)
+        libraries = self._libraries(name for name, _ in symbols.undefined)
         if isinstance(libraries, Failure):
             return libraries
         own = out / f"libhiera_candidate_{key[:12]}.so"
@@ -266,7 +266,7 @@ class Builder:
         common = ["-shared", "-Wl,--no-as-needed,--allow-shlib-undefined"]
         runtime = [str(prepared.runtime)] if prepared.runtime else []
         compiler = toolchain.require_compiler()
-        driver = [prepared.stub("cuda")] if any(DRIVER.match(name) for name, _ in needed) else []
+        driver = [prepared.stub("cuda")] if any(DRIVER.match(name) for name, _ in symbols.undefined) else []
         commands = (
             [compiler, *common, str(candidate), "-o", str(own), f"-Wl,-soname,{own.name}", *runtime,
              *map(str, libraries), *driver, *prepared.torch_stubs, rpath],
@@ -305,21 +305,6 @@ class Builder:
         folders = [str(path.parent) for path in libraries]
         return [*folders, str(prepared.binding.parent), str(prepared.stubs),
                 *([str(prepared.runtime.parent)] if prepared.runtime else [])]
-
-    async def _undefined_entry(self, prepared: Prepared, candidate: Path) -> Failure | None:
-        """A declared function that the candidate does not define, or defines with another signature."""
-        if not prepared.needs:
-            return None
-        defined = await audit.defined_symbols(candidate)
-        for mangled, readable in prepared.needs.items():
-            if mangled in defined:
-                continue
-            name = readable.split("(")[0]
-            similar = [shown for shown in defined.values() if shown.split("(")[0] == name]
-            has = f"it defines {similar[0]}" if similar else "it does not define it"
-            reason = f"cpp_source.cpp declares {readable}, but {has} in cuda_source.cu"
-            return Failure(stage="build", reason=reason, errors=(BuildError(line=None, message=reason),))
-        return None
 
     async def _facts(self, log: str) -> tuple[messages.KernelFacts, ...]:
         mangled = messages.mangled_kernels(log)
@@ -374,6 +359,19 @@ def runtime_key() -> str:
     runtime = INCLUDE.parent
     headers = [path for folder in (INCLUDE, runtime / "binding") for path in sorted(folder.rglob("*.h"))]
     return file_key([*headers, runtime / "hiera_rt.cpp", runtime / "hiera_py.cpp"])
+
+
+def undefined_entry(prepared: Prepared, defined: Mapping[str, str]) -> Failure | None:
+    """A declared function that is not among the symbols that the candidate defines, or has another signature there."""
+    for mangled, readable in prepared.needs.items():
+        if mangled in defined:
+            continue
+        name = readable.split("(")[0]
+        similar = [shown for shown in defined.values() if shown.split("(")[0] == name]
+        has = f"it defines {similar[0]}" if similar else "it does not define it"
+        reason = f"cpp_source.cpp declares {readable}, but {has} in cuda_source.cu"
+        return Failure(stage="build", reason=reason, errors=(BuildError(line=None, message=reason),))
+    return None
 
 
 def _with_extension(build: Build, folder: Path, **changes: object) -> Build:

@@ -24,9 +24,9 @@ from functools import cache
 from pathlib import Path
 
 from contracts import codec
-from engine.evaluate import messages, operators, screen
+from engine.evaluate import audit, messages, operators, screen
 from engine.evaluate.binding import read_binding
-from engine.evaluate.build import Builder, local_headers, runtime_key
+from engine.evaluate.build import Builder, local_headers, runtime_key, undefined_entry
 from engine.evaluate.cache import file_key, text_key
 from engine.evaluate.compiler import Compiled, compile_in
 from engine.evaluate.cuda_to_host import blockers, transform
@@ -100,7 +100,7 @@ async def build_emulated(builder: Builder, folder: Path, source: str, *, sm: str
         done = await _compile(builder, work, source, text, sm)
         if done.status != 0:
             return _failed(done, source)
-        missing = await builder._undefined_entry(prepared, work / "candidate.o")  # noqa: SLF001 - the same check.
+        missing = undefined_entry(prepared, await audit.defined_symbols(work / "candidate.o"))
         if missing is not None:
             return missing
         out = work / "out"
