@@ -34,7 +34,7 @@ _STRUCT = re.compile(r"^struct TORCH_API (?P<name>\w+) \{.*?^  static (?P<call>[
 _USED_STRUCT = re.compile(r"at::_ops::(\w+)::call")
 _OTHER_HEADERS = re.compile(r"_(?:native|cpu|cuda|meta|composite\w*|\w+_dispatch)\.h$")
 
-# What needs the 16-bit types, whose headers cost a quarter of a small candidate's build: their names, and dispatch over
+# What needs the 16-bit types, whose headers cost a fifth of a small candidate's build: their names, and dispatch over
 # further types (in capitals only: sources say `expand(`).
 _HALVES = re.compile(r"(?i:half|bfloat16)|AND[23]?\(|DISPATCH_\w*REDUCED_")
 
