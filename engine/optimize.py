@@ -24,11 +24,8 @@ from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, cand
 OnEvent = Callable[[Event, Trajectory], None]
 # Within this factor of the roof nothing is left to win.
 CONVERGED = 1.05
-# The best are timed again, for a later, longer measurement can change their order. It moves a time by a few per cent
-# and not by ten, so what lies further behind stays behind; to time it again takes as long as for the best.
-RETIMED, RETIMED_WITHIN = 3, 1.10
-# What the first timing told to within this fraction a second one need not tell again.
-TOLD_WELL = 0.012
+# The best are timed again, for a later, longer measurement can change their order.
+RETIMED = 3
 CUDA_FILES = (".cu", ".cuh")
 # A job that found nothing in its time may be this late: a kernel a little later is worth more than none.
 LATE_S = 30.0
@@ -407,28 +404,13 @@ class _Loop:
         known, done = self.trajectory, set[str]()
         while len(done) < RETIMED:
             timed = [c for c in known.ranked() if known.evaluations[c.id].timing is not None]
-            near = [c for c in timed if self.needs_retiming(c, timed[0])]
+            near = [c for c in timed if known.needs_retiming(c, timed[0])]
             pairs = [(c, known.evaluations[c.id]) for c in near if c.id not in done][:RETIMED - len(done)]
             if not pairs:
                 return
             done.update(candidate.id for candidate, _ in pairs)
             for evaluation in await self.evaluator.retime(task.contract, pairs):
                 self.record("evaluation", evaluation)
-
-    def needs_retiming(self, candidate: Candidate, best: Candidate) -> bool:
-        """Could a longer measurement of this candidate change what is said of the best, or which one is?"""
-        known = self.trajectory
-        one, other = known.evaluations[candidate.id].timing, known.evaluations[best.id].timing
-        assert one is not None
-        assert other is not None
-        if known.rank_us(candidate.id) > RETIMED_WITHIN * known.rank_us(best.id):
-            return False
-        if one.minimum_detectable > TOLD_WELL:
-            return True
-        if candidate.id == best.id:  # It may have been timed before torch.compile was done.
-            return one.speedup_vs_compile is None and known.baseline.compile_us is not None
-        apart = known.rank_us(candidate.id) / known.rank_us(best.id) - 1
-        return apart <= one.minimum_detectable + other.minimum_detectable
 
     async def profile_best(self, task: Task) -> None:
         """Counters of the best so far: the next plan rests on them. Profiling every candidate would cost too much."""

@@ -16,6 +16,9 @@ from engine.records import Baseline, Candidate, Device, Evaluation, Plan, Strate
 
 # Below this gain a result counts as noise, not as progress.
 PROGRESS = 1.01
+# A second, longer measurement moves a time by a few per cent and not by ten, so what lies further behind stays there;
+# and what the first one told to within 1.2 % it need not tell again.
+RETIMED_WITHIN, TOLD_WELL = 1.10, 0.012
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +265,20 @@ class Trajectory:
         if not self.measured and any(self.evaluations[c.id].estimate_us is None for c in accepted):
             return accepted
         return sorted(accepted, key=lambda c: self.rank_us(c.id))
+
+    def needs_retiming(self, candidate: Candidate, best: Candidate) -> bool:
+        """Could a longer measurement of this candidate change what is said of the best, or which one is?"""
+        one, other = self.evaluations[candidate.id].timing, self.evaluations[best.id].timing
+        assert one is not None
+        assert other is not None
+        if self.rank_us(candidate.id) > RETIMED_WITHIN * self.rank_us(best.id):
+            return False
+        if one.minimum_detectable > TOLD_WELL:
+            return True
+        if candidate.id == best.id:  # It may have been timed before torch.compile was done.
+            return one.speedup_vs_compile is None and self.baseline.compile_us is not None
+        apart = self.rank_us(candidate.id) / self.rank_us(best.id) - 1
+        return apart <= one.minimum_detectable + other.minimum_detectable
 
     def rank_us(self, identity: str) -> float:
         """The number candidates are ordered by, in microseconds; infinite where nothing is known.

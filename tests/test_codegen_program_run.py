@@ -121,6 +121,28 @@ def test_format_copies_and_packed_weights_are_own_kernels(lab):
         assert ".contiguous(at::MemoryFormat" not in program.source
 
 
+class PoolBesideConvolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before = nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False)
+        self.left, self.right = nn.Conv2d(16, 8, 1), nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        pooled = torch.nn.functional.max_pool2d(x, 3, stride=1, padding=1)
+        return torch.cat([self.left(pooled), self.right(self.before(x))], 1)
+
+
+def test_windows_read_images_in_the_order_that_they_write(lab):
+    """Each tap would otherwise cross orders: lanes that write neighbours would read elements of other planes."""
+    program = lab.check(PoolBesideConvolution().eval(), [torch.randn(2, 16, 48, 50)],
+                        choices={"layout": "channels_last"})
+    reads = [line for line in program.source.splitlines() if line.startswith("// Reads      x: ")]
+    assert [", stride (38400, 1, 800, 16)" in line for line in reads] == [False, True, True], "the copy reads it as it is"
+    assert program.source.count("x_channels_last_copy<<<") == 1, "one copy for both"
+    small = lab.check(PoolBesideConvolution().eval(), [torch.randn(1, 16, 8, 9)], choices={"layout": "channels_last"})
+    assert "x_channels_last_copy<<<" not in small.source
+
+
 class Scaled(nn.Module):
     def forward(self, i, flat):
         return i * flat

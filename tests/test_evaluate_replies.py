@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from engine.evaluate import checks, local, probes, replies, trials
+from engine.evaluate import cache, checks, probes, replies, trials
 from engine.evaluate.checks import Ledger
 from engine.evaluate.verify import Verifier
 from engine.records import Check
@@ -137,16 +137,16 @@ def test_each_input_is_changed_inside_at_its_end_and_by_a_swap_and_some_weights_
 
 
 def test_a_stored_verdict_is_good_until_code_that_makes_one_changes(tmp_path, monkeypatch):
-    before = local.code_key()
-    monkeypatch.setattr(local, "ENGINE", tmp_path)
+    before = cache.code_key()
+    monkeypatch.setattr(cache, "ENGINE", tmp_path)
     for name in ("evaluate/checks.py", "worker/judge.py", "runtime/emulator/warp.h", "data/devices.toml", "report.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("one")
-    keys = [before, local.code_key()]
+    keys = [before, cache.code_key()]
     for name in ("evaluate/checks.py", "worker/judge.py", "runtime/emulator/warp.h", "data/devices.toml"):
         (tmp_path / name).write_text("another")
-        keys.append(local.code_key())
+        keys.append(cache.code_key())
     assert len(set(keys)) == len(keys)
     (tmp_path / "report.py").write_text("another")
-    assert local.code_key() == keys[-1]
+    assert cache.code_key() == keys[-1]

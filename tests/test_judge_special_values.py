@@ -15,6 +15,9 @@ INF, NAN = float("inf"), float("nan")
     ([NAN, NAN, 1.0, 2.0], [NAN, NAN, 1.0, 2.0], [INF, INF, 1.0, 2.0], False),
     ([INF, INF, 1.0, 2.0], [NAN, NAN, 1.0, 2.0], [0.0, 0.0, 1.0, 2.0], False),
     ([INF, INF, 1.0, 2.0], [INF, INF, 1.0, 2.0], [NAN, NAN, 1.0, 2.0], True),
+    # A fast convolution of the reference's own spreads NaN over the plane, another one does not; fp64 says what must be.
+    ([NAN, 5.0, 1.0, 2.0], [NAN, NAN, NAN, NAN], [NAN, 5.0, 1.0, 2.0], True),
+    ([NAN, 5.0, 1.0, 2.0], [NAN, NAN, NAN, NAN], [0.0, 5.0, 1.0, 2.0], False),
 ])
 def test_nan_is_asked_for_where_fp64_has_it(exact, strict, given, accepted):
     compare = worker_module("judge_compare")

@@ -54,9 +54,12 @@ class ExternWriter:
     weights: Mapping[str, float]
     formats: Formats
     values: dict[str, TensorSpec] = field(init=False)
+    _offset_views: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.values = dict(self.graph.values)
+        # Once: a net unrolled over hundreds of time steps has a thousand nodes, each of which asks.
+        self._offset_views = offset_views(self.graph)
 
     def write(self, node: Node) -> ExternCode:
         """The text of one node.
@@ -230,7 +233,7 @@ class ExternWriter:
         )
 
     def _aligned(self, value: str) -> bool:
-        return value not in offset_views(self.graph)
+        return value not in self._offset_views
 
 
 def allocation(spec: TensorSpec, options: str) -> str:

@@ -11,6 +11,7 @@ from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec, channels_last
 from engine.codegen import CannotWrite, Recipe, Tunable, convolution
 from engine.codegen.cpp import words
+from engine.codegen.regions import Region
 
 # ATen operators that give their result in the memory format of their first tensor.
 _FOLLOWS = words(
@@ -19,6 +20,11 @@ _FOLLOWS = words(
     native_batch_norm batch_norm native_dropout dropout relu gelu silu sigmoid tanh add mul sub div clamp hardtanh
     leaky_relu hardswish mish cat"""
 )
+# What folds a window of its input for each element, where an own kernel does it.
+_WINDOWED = words(
+    """max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices avg_pool2d avg_pool3d conv2d conv3d
+    convolution""")
+_MANY_ELEMENTS = 1 << 16
 # A convolution with fewer channels than this leaves Tensor Cores idle in either format.
 _FEW_CHANNELS = 16
 
@@ -76,6 +82,18 @@ class Formats:
     def converts(self, node: Node) -> bool:
         """True for a convolution whose input must be channels-last."""
         return self.channels_last and _can(node, self._graph)
+
+    def read_in_windows(self, region: Region, layouts: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+        """Images that a region reads in windows in the other order than it writes them: each tap would cross orders.
+
+        A copy in the right order is cheaper, and convolutions beside may read it too.
+        """
+        crosses = any(layouts[name].is_channels_last and not layouts[name].is_contiguous for name in region.outputs)
+        if not crosses or not any(node.base in _WINDOWED for node in region.nodes):
+            return ()
+        return tuple(name for name in region.inputs
+                     if len(layouts[name].shape) in (4, 5) and layouts[name].is_contiguous
+                     and not layouts[name].is_channels_last and layouts[name].numel >= _MANY_ELEMENTS)
 
     def result(self, node: Node, name: str, layouts: Mapping[str, TensorSpec]) -> TensorSpec:
         """Layout in which an ATen call gives the value `name`."""

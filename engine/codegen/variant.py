@@ -194,6 +194,12 @@ class _VariantWriter:
             self.lines.append(f"at::Tensor {self.names(name)} = {allocation(specs[name], self._options())};")
         layouts = {name: self.layouts[name] for name in (*region.inputs, *region.outputs)}
         names = {name: self.names(name) for name in layouts}
+        for name in self.formats.read_in_windows(region, self.layouts) if fuses(self.recipe) else ():
+            twin = f"{name}_channels_last"
+            if twin not in self.layouts:
+                self._write_copy(name, twin, with_channels_last(self.layouts[name]))
+                self.externs.values[twin] = self.layouts[twin]
+            layouts[name], names[name] = self.layouts[twin], self.names(twin)
         try:
             code = region.emit(names, layouts=layouts, choices=self.recipe.choices, device=self.device)
         except NotFusibleError:

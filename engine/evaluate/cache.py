@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+ENGINE = Path(__file__).parent.parent
 MAX_BYTES = 4 << 30
 MAX_WORK_AGE_S = 24 * 3600.0
 _numbers = itertools.count()
@@ -110,6 +111,12 @@ def file_key(paths: Sequence[Path]) -> str:
 @functools.lru_cache(maxsize=8)
 def _file_key(stamped: tuple[tuple[str, int, int], ...]) -> str:
     return text_key(*(Path(path).read_text(encoding="utf-8") for path, _, _ in stamped))
+
+
+def code_key() -> str:
+    """Hash of all code and data that a verdict depends on: a stored verdict is good until any of that changes."""
+    files = (path for name in ("evaluate", "worker", "runtime", "data") for path in (ENGINE / name).rglob("*"))
+    return file_key(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".toml")))
 
 
 def _alive(pid: int) -> bool:

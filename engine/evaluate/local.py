@@ -20,7 +20,7 @@ from engine.evaluate import confirm as confirming
 from engine.evaluate import gpu_lock, measure, replies, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
 from engine.evaluate.build import Builder
-from engine.evaluate.cache import file_key
+from engine.evaluate.cache import code_key
 from engine.evaluate.checks import Ledger, merged
 from engine.evaluate.host_build import emulated_build
 from engine.evaluate.profile import profile
@@ -32,12 +32,11 @@ from engine.nvml import Gpu, find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
-ENGINE = Path(__file__).parent.parent
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
 # Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
 GPU_SHARE, HELD_SETS = 0.4, 5
-# A candidate that met a full card gets this long for other processes to give memory back, and another try.
+# Who met a full card waits this long for other processes to give memory back, and tries again.
 ROOM_S, ROOM_SHARE = 20.0, 0.3
 SEARCH_LIMITS = Limits()
 CONFIRM_LIMITS = Limits(search_s=60.0, repeats=10, trials=20)
@@ -159,7 +158,7 @@ class LocalEvaluator:
             self.session.use_reference(reference)
         binding = asyncio.create_task(self._builder.prepare(self._judged_folder, emulated=self._emulated))
         try:
-            await self.session.open()
+            await self._open()
         except BaseException:
             binding.cancel()
             raise
@@ -167,6 +166,15 @@ class LocalEvaluator:
             with contextlib.suppress(asyncio.CancelledError):
                 await binding
         self._baselines.start()
+
+    async def _open(self) -> None:
+        """Open the session; once more where others had filled the card."""
+        try:
+            await self.session.open()
+        except InputError as error:
+            if "out of memory" not in error.problem or not await self._room():
+                raise
+            await self.session.open()
 
     async def baseline(self) -> Baseline:
         """Times of the reference, eager and compiled; None where not measured."""
@@ -273,7 +281,7 @@ class LocalEvaluator:
         if judged.failure is not None and judged.verification is None:
             # The judge failed and was started anew: that must not cost the candidate.
             judged = await self._judged(contract, candidate, built, effort)
-        if _out_of_memory(judged) and await self._room():
+        if replies.out_of_memory(judged.failure) and await self._room():
             judged = await self._judged(contract, candidate, built, effort)
         judged = replace(judged, stage_s={"build": build_s, **judged.stage_s})
         above = self._settings.profile_above
@@ -283,7 +291,7 @@ class LocalEvaluator:
         return judged
 
     async def _room(self) -> bool:
-        """Wait until others leave memory on the card. Whether a candidate that found none may try again."""
+        """Wait until others leave memory on the card. Whether who found none may try again."""
         end = time.monotonic() + ROOM_S
         while self._gpu is not None and (memory := self._gpu.memory()) is not None:
             if memory.total_bytes - memory.used_bytes > ROOM_SHARE * memory.total_bytes:
@@ -431,16 +439,6 @@ class LocalEvaluator:
             reason = built.reason if isinstance(built, Failure) else "it cannot be executed here"
             raise InputError(f"the user's own kernel does not build: {reason}", hint="make it compile first", file=path)
         return built
-
-
-def _out_of_memory(judged: Evaluation) -> bool:
-    return judged.failure is not None and "out of memory" in judged.failure.reason
-
-
-def code_key() -> str:
-    """Hash of all code and data that a verdict depends on: a stored verdict is good until any of that changes."""
-    files = (path for name in ("evaluate", "worker", "runtime", "data") for path in (ENGINE / name).rglob("*"))
-    return file_key(sorted(path for path in files if path.suffix in (".py", ".h", ".cpp", ".toml")))
 
 
 def _allowance(gpu: Gpu | None, device: Device, contract: Contract) -> Allowance:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import WorkerDiedError
+from engine.records import Failure
 
 TEXT = 2000
 # Terminal escapes and other control characters: what a candidate prints reaches terminals, editors and models.
@@ -125,3 +126,8 @@ def death(error: WorkerDiedError) -> str:
         return "the process was killed: out of host memory, or by hand"
     how = f"signal {-status}" if status is not None and status < 0 else f"exit status {status}"
     return f"the process ended with {how}" + (f": {lines[-1][:300]}" if lines else "")
+
+
+def out_of_memory(failure: Failure | None) -> bool:
+    """Did it fail for want of memory, which other processes may have taken?"""
+    return failure is not None and "out of memory" in failure.reason

@@ -8,6 +8,7 @@ import functools
 
 IPC_HANDLE_BYTES = 64
 LIMIT_PERSISTING_L2 = 6  # cudaLimitPersistingL2CacheSize
+OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 
 class CudaError(RuntimeError):
@@ -53,7 +54,14 @@ def _check(call, code):
 def malloc(size):
     """Device address of `size` bytes that belong to no allocator."""
     address = ctypes.c_void_p()
-    _check("cudaMalloc", library().cudaMalloc(ctypes.byref(address), size))
+    try:
+        _check("cudaMalloc", library().cudaMalloc(ctypes.byref(address), size))
+    except CudaError as error:
+        import torch
+
+        if error.code != OUT_OF_MEMORY:
+            raise
+        raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size / (1 << 30):.2f} GiB.") from error
     return address.value
 
 

@@ -323,8 +323,9 @@ def canary(_request):
 def release(_request):
     """Give back every tensor that can be made again."""
     State.expected = State.base = State.wider = None
-    if getattr(State, "reference", None) is not None:
+    if getattr(State, "kept", None):
         State.kept.clear()
+    if getattr(State, "reference", None) is not None:
         State.reference.forget_wide()
     judge_state.release_cache(always=True)
     return {}

@@ -33,6 +33,7 @@ class Kept:
 
 def _bytes(expected):
     # Outputs of few values share storage with larger tensors at times: what counts is what stays allocated.
-    tensors = (expected.exact, expected.usual, expected.blank, expected.nan, expected.other_integer)
+    tensors = (expected.exact, expected.usual, expected.blank, expected.surely_blank, expected.nan,
+               expected.other_integer)
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None}
     return sum(storages.values())
