@@ -33,7 +33,7 @@ LATE_S = 30.0
 GRACE_S = 4.0
 # The first plan waits this long for measured shares of time, so that the first candidate is not late. Their process
 # has torch and the profiler up by the time there is a contract: what is left is to load the module and call it.
-SHARES_S = 2.5
+SHARES_S = 1.5
 
 
 async def optimize(
