@@ -121,21 +121,24 @@ def get_init_inputs():
 """
 
 
-def opened(tmp_path, random=False):
-    def tensor(*shape):
-        stride = [int(torch.tensor(shape[i + 1:]).prod()) for i in range(len(shape))]
-        return {"dtype": "float32", "shape": list(shape), "stride": stride}
+def tensor(*shape, dtype="float32"):
+    stride = [int(torch.tensor(shape[i + 1:]).prod()) for i in range(len(shape))]
+    return {"dtype": dtype, "shape": list(shape), "stride": stride}
 
-    (tmp_path / "groundtruth.py").write_text(MODULE)
-    arguments = [{"name": "x", "role": "input", "path": "x", "tensor": tensor(4, 8)},
+
+def opened(tmp_path, random=False, module=MODULE, arguments=None, outputs=None):
+    """Open a contract of a module; notes of its runs, where it takes any."""
+    (tmp_path / "groundtruth.py").write_text(module)
+    arguments = arguments or [{"name": "x", "role": "input", "path": "x", "tensor": tensor(4, 8)},
                  {"name": "w", "role": "parameter", "path": "weight", "tensor": tensor(8)},
                  {"name": "s", "role": "buffer", "path": "seen", "tensor": tensor(), "mutable": True}]
     contract = {"arguments": arguments, "reference": "module", "mode": "eval", "flags": {}, "random": random,
-                "variants": [{"tensors": {a["name"]: a["tensor"] for a in arguments}, "outputs": [tensor(4, 8)]}]}
+                "variants": [{"tensors": {a["name"]: a["tensor"] for a in arguments},
+                              "outputs": outputs or [tensor(4, 8)]}]}
     (tmp_path / "shared").mkdir()
     judge.handle("open", {"contract": contract, "device": "cpu", "folder": str(tmp_path), "sets": 3,
                           "budget_bytes": 1 << 20, "shared": str(tmp_path / "shared")}, None)
-    return sys.modules["_hiera_groundtruth"].RUNS
+    return getattr(sys.modules["_hiera_groundtruth"], "RUNS", [])
 
 
 def drawn(seed, family="randn", **more):
@@ -159,6 +162,41 @@ def test_the_same_values_are_not_run_through_the_reference_twice(tmp_path):
     assert len(runs) == once
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert {**reply, "seconds": 0} == {**again, "seconds": 0}
+
+
+# Gives some of its arguments back as they are: a mask, indices, a weight, doubles.
+RETURNING = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8))
+    def forward(self, x, wide, where):
+        return x * 2, x, wide.view(-1), where, self.weight
+def get_inputs():
+    return [torch.randn(4, 8), torch.randn(4, 8, dtype=torch.float64), torch.randint(0, 9, (4, 8))]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_is_kept_is_no_view_of_memory_that_is_drawn_anew(tmp_path):
+    x, wide, where = tensor(4, 8), tensor(4, 8, dtype="float64"), tensor(4, 8, dtype="int64")
+    made = [{"name": "x", "role": "input", "path": "x", "tensor": x},
+            {"name": "wide", "role": "input", "path": "wide", "tensor": wide},
+            {"name": "where", "role": "input", "path": "where", "tensor": where, "low": 0, "high": 8},
+            {"name": "w", "role": "parameter", "path": "weight", "tensor": tensor(8)}]
+    opened(tmp_path, module=RETURNING, arguments=made, outputs=[x, x, tensor(32, dtype="float64"), where, tensor(8)])
+    state = judge_state.State
+    for draw in ({}, {"seed": 12}, {"phase": 5}):  # The last one are the first one's values, elsewhere in memory.
+        drawn(**{"seed": 11, **draw})
+        reply, _ = expect()
+        values = state.values
+        given = values["x"] * 2, values["x"], values["wide"].view(-1), values["where"], values["w"]
+        for value, place in zip(given, reply["outputs"], strict=True):
+            state.out.view(*(place[key] for key in ("offset", "dtype", "shape", "stride"))).copy_(value)
+        found = judge.handle("check", {"zero_mean": True}, None)
+        assert [one["match"] for one in found["results"]] == [True] * 5, draw
 
 
 def test_other_values_weights_or_state_are(tmp_path):
