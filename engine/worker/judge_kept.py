@@ -15,7 +15,7 @@ class Kept:
         return bool(self._found)
 
     def get(self, key):
-        """(expected outputs, note), or None."""
+        """(expected outputs, note, seconds that they took), or None."""
         return self._found.get(key)
 
     def put(self, key, found):
