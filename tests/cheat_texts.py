@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import processes
-from engine.evaluate.audit import audit
+from engine.evaluate.audit import audit, read_symbols
 from engine.evaluate.screen import screen
 
 HOST = "g++"
@@ -81,6 +81,6 @@ async def judge_texts() -> list[tuple[Text, str]]:
                 done = await processes.run(
                     [HOST, "-std=c++17", "-O1", "-fPIC", "-c", str(path), "-o", str(target)], timeout_s=120)
                 assert done.status == 0, done.output
-                failure = await audit(target, text.space, source)  # type: ignore[arg-type]
+                failure = audit(await read_symbols(target), text.space, source)  # type: ignore[arg-type]
             found.append((text, failure.reason if failure is not None else ""))
     return found

@@ -132,6 +132,12 @@ class PoolBesideConvolution(nn.Module):
         return torch.cat([self.left(pooled), self.right(self.before(x))], 1)
 
 
+def test_convolutions_with_measured_algorithms_give_the_same(lab):
+    for module, shape in CONVOLUTIONS:
+        program = lab.check(module.eval(), [torch.randn(shape)], choices={"algorithms": "measured"})
+        assert "at::_convolution(" in program.source
+
+
 def test_windows_read_images_in_the_order_that_they_write(lab):
     """Each tap would otherwise cross orders: lanes that write neighbours would read elements of other planes."""
     program = lab.check(PoolBesideConvolution().eval(), [torch.randn(2, 16, 48, 50)],
@@ -141,6 +147,21 @@ def test_windows_read_images_in_the_order_that_they_write(lab):
     assert program.source.count("x_channels_last_copy<<<") == 1, "one copy for both"
     small = lab.check(PoolBesideConvolution().eval(), [torch.randn(1, 16, 8, 9)], choices={"layout": "channels_last"})
     assert "x_channels_last_copy<<<" not in small.source
+
+
+class LastDimensionFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Conv2d(16, 16, 1)
+
+    def forward(self, x):
+        return self.mix(F.max_pool2d(torch.relu(x).permute(0, 3, 1, 2), 3, stride=1, padding=1))
+
+
+def test_windows_over_a_permuted_image_read_it_as_it_is(lab):
+    """It lies in their order already; a copy in what channels-last means before the permutation would be slower."""
+    program = lab.check(LastDimensionFirst().eval(), [torch.randn(2, 48, 50, 16)], choices={"layout": "channels_last"})
+    assert "_copy<<<" not in program.source.replace("conv2d_result_copy<<<", "")
 
 
 class Scaled(nn.Module):

@@ -169,6 +169,27 @@ def test_tunables_carry_directions_and_change_the_text():
     assert changed.source != program.source
 
 
+def test_algorithms_of_convolutions_are_measured_where_flags_leave_them_open():
+    graph, state, _ = export_graph(nn.Conv2d(32, 64, 3).eval(), [torch.randn(2, 32, 16, 16)])
+
+    def program(choices, **flags):
+        contract = contract_of(graph, len(state), flags={f"cudnn.{name}": value for name, value in flags.items()})
+        return write(contract, Recipe(space="cuda_libs_torch", choices=choices), H200)
+
+    usual = program({})
+    choice = next(t for t in usual.tunables if t.key == "algorithms")
+    assert choice.values == ("heuristic", "measured")
+    assert "at::convolution(" in usual.source
+    for tf32 in (True, False):
+        measured = program({"algorithms": "measured"}, allow_tf32=tf32).source
+        assert "/*benchmark=*/true" in measured
+        assert f"/*allow_tf32=*/{str(tf32).lower()}" in measured
+    for settled in ("benchmark", "deterministic"):
+        fixed = program({"algorithms": "measured"}, **{settled: True})
+        assert "algorithms" not in {t.key for t in fixed.tunables}
+        assert "at::_convolution" not in fixed.source
+
+
 def test_strict_fp32_convolutions_keep_the_contiguous_format():
     net = nn.Sequential(nn.Conv2d(32, 64, 3), nn.GELU(), nn.Conv2d(64, 64, 3)).eval()
     graph, state, _ = export_graph(net, [torch.randn(2, 32, 16, 16)])

@@ -40,6 +40,8 @@ CASES = {
     "halves": ("self.fc = nn.Linear(8192, 2048)", "self.fc(x).relu()", "1000, 8192", ("means", "halves"), "cublasGemmEx"),
     "channels last": ("self.conv = nn.Conv2d(32, 64, 3)", "self.conv(x).sigmoid()", "8, 32, 60, 60",
                       ("layout", "channels_last"), "x_channels_last_copy"),
+    "measured algorithms": ("self.conv = nn.Conv2d(24, 40, (3, 7), padding=(1, 3))", "self.conv(x).sigmoid()",
+                            "16, 24, 90, 70", ("algorithms", "measured"), "/*benchmark=*/true"),
     "graph": ("self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)", "self.b(self.a(x).tanh()).tanh() + x", "32, 64",
               ("launches", "graph"), "CUDAGraph"),
 }

@@ -47,6 +47,13 @@ def is_random(node: Node) -> bool:
     return node.base in _RANDOM
 
 
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """A convolution's algorithm is the fastest of those that cuDNN's heuristic names, measured in the first call."""
+
+    tf32: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallWriter:
     """What writing a node needs to know.
@@ -56,12 +63,15 @@ class CallWriter:
         names: Identifier of every value.
         values: Layout of every value.
         options: C++ of type TensorOptions that names the device, such as `x.options()`.
+        measures: Whether cuDNN measures a convolution's algorithms in the first call, and may use TF32 then; None
+            leaves both to torch's flags.
     """
 
     node: Node
     names: cpp.Names
     values: Mapping[str, TensorSpec]
     options: str
+    measures: Measures | None = None
 
     def lines(self) -> list[str]:
         """Statements that leave every used output in a variable of its name.

@@ -55,12 +55,16 @@ def _convolution(writer: CallWriter) -> str:
     def sizes(name: str) -> str:
         return writer.argument(_spread(arguments.get(name, (0,) * dims), dims))
 
-    return (
-        f"at::convolution({writer.argument(arguments['input'])}, {writer.argument(arguments['weight'])}, "
+    written = (
+        f"{writer.argument(arguments['input'])}, {writer.argument(arguments['weight'])}, "
         f"{writer.argument(arguments['bias'])}, /*stride=*/{sizes('stride')}, /*padding=*/{sizes('padding')}, "
         f"/*dilation=*/{sizes('dilation')}, /*transposed=*/{cpp.number(transposed)}, "
-        f"/*output_padding=*/{sizes('output_padding')}, /*groups=*/{writer.argument(arguments['groups'])})"
+        f"/*output_padding=*/{sizes('output_padding')}, /*groups=*/{writer.argument(arguments['groups'])}"
     )
+    if writer.measures is None:
+        return f"at::convolution({written})"
+    return (f"at::_convolution({written}, /*benchmark=*/true, /*deterministic=*/false, /*cudnn_enabled=*/true, "
+            f"/*allow_tf32=*/{cpp.number(writer.measures.tf32)})")
 
 
 def _batch_norm(writer: CallWriter) -> list[str]:

@@ -13,7 +13,7 @@ from contracts.graph import Graph, Node, Ref
 from contracts.tensors import TensorSpec
 from engine.codegen import CannotWrite, Recipe, Tunable, convolution, cpp, cublas, halves, matmul, tensor_cores
 from engine.codegen.aliasing import offset_views
-from engine.codegen.aten_calls import CallWriter
+from engine.codegen.aten_calls import CallWriter, Measures
 from engine.codegen.layout import Formats, memory_format
 from engine.codegen.products import SUM_TYPE, ExternCode, Product, write_product
 from engine.records import Device
@@ -152,13 +152,28 @@ class ExternWriter:
     def _aten(self, node: Node) -> ExternCode:
         code = ExternCode()
         called = self._converted(node, code) if self.formats.converts(node) else node
-        writer = CallWriter(node=called, names=self.names, values=self.values, options=self.options)
+        choice = self._algorithms(node)
+        measures = choice is not None and self.recipe.choices.get(choice.key) == "measured"
+        code.tunables += [choice] if choice is not None else []
+        writer = CallWriter(
+            node=called, names=self.names, values=self.values, options=self.options,
+            measures=Measures(tf32=bool(self.flags.get("cudnn.allow_tf32", True))) if measures else None)
         code.host_code += writer.lines()
         if node.base not in PLAIN:
             code.torch_calls.append(node.base)
         if node.base in HEAVY:
             code.tunables += self._kernel_tunable(node, "aten")
         return code
+
+    def _algorithms(self, node: Node) -> Tunable | None:
+        """Who chooses the algorithm of the library's convolutions, where torch's flags leave it to a heuristic."""
+        settled = self.flags.get("cudnn.benchmark", False) or self.flags.get("cudnn.deterministic", False)
+        if node.base not in convolution.CONVOLUTIONS or settled or self._dtype(node) not in SUM_TYPE:
+            return None
+        return Tunable(
+            key="algorithms", direction="T", values=("heuristic", "measured"), weight=1.0,
+            meaning="algorithm of each convolution: by cuDNN's heuristic, or the fastest of those that the first call "
+                    "measures")
 
     def twin_to_make(self, node: Node) -> tuple[str, str] | None:
         """The input of a channels-last convolution, and the name of its copy in that order, where none is there yet."""
