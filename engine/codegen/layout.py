@@ -24,6 +24,10 @@ _FOLLOWS = words(
 _WINDOWED = words(
     """max_pool2d max_pool2d_with_indices max_pool3d max_pool3d_with_indices avg_pool2d avg_pool3d conv2d conv3d
     convolution""")
+# After these a tensor's dimensions are no longer where they were: how it lies says nothing of what neighbours read.
+_REARRANGES = words(
+    """permute transpose t numpy_T movedim moveaxis swapaxes swapdims view reshape _unsafe_view flatten unflatten
+    view_as reshape_as squeeze unsqueeze pixel_shuffle""")
 _MANY_ELEMENTS = 1 << 16
 # A convolution with fewer channels than this leaves Tensor Cores idle in either format.
 _FEW_CHANNELS = 16
@@ -84,15 +88,19 @@ class Formats:
         return self.channels_last and _can(node, self._graph)
 
     def read_in_windows(self, region: Region, layouts: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Images that a region reads in windows in the other order than it writes them: each tap would cross orders.
+        """Images of a region that folds windows and writes in the other order than it reads: each tap would cross orders.
 
         A copy in the right order is cheaper, and convolutions beside may read it too.
         """
         crosses = any(layouts[name].is_channels_last and not layouts[name].is_contiguous for name in region.outputs)
         if not crosses or not any(node.base in _WINDOWED for node in region.nodes):
             return ()
+        rearranged: set[str] = set()
+        for node in reversed(region.nodes):
+            if node.base in _REARRANGES or not rearranged.isdisjoint(node.outputs):
+                rearranged.update(node.refs())
         return tuple(name for name in region.inputs
-                     if len(layouts[name].shape) in (4, 5) and layouts[name].is_contiguous
+                     if name not in rearranged and len(layouts[name].shape) in (4, 5) and layouts[name].is_contiguous
                      and not layouts[name].is_channels_last and layouts[name].numel >= _MANY_ELEMENTS)
 
     def result(self, node: Node, name: str, layouts: Mapping[str, TensorSpec]) -> TensorSpec:
