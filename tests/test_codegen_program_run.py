@@ -164,6 +164,20 @@ def test_windows_over_a_permuted_image_read_it_as_it_is(lab):
     assert "_copy<<<" not in program.source.replace("conv2d_result_copy<<<", "")
 
 
+class NamedLikeACopy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Conv2d(16, 16, 1)
+
+    def forward(self, x, x_channels_last, conv2d_result):
+        return self.mix(F.max_pool2d(x, 3, stride=1, padding=1) + x_channels_last), self.mix(x) + conv2d_result
+
+
+def test_copies_are_told_from_arguments_of_their_names(lab):
+    inputs = [torch.randn(1, 16, 64, 80) for _ in range(3)]
+    lab.check(NamedLikeACopy().eval(), inputs, choices={"layout": "channels_last"})
+
+
 class Scaled(nn.Module):
     def forward(self, i, flat):
         return i * flat

@@ -180,7 +180,7 @@ class ExternWriter:
         value = node.args.get("input")
         if self._means(node) != "aten" or not self.formats.converts(node) or not isinstance(value, Ref):
             return None
-        twin = f"{value.name}_channels_last"
+        twin = self.formats.twin(value.name)
         return None if self.layouts[value.name].is_channels_last or twin in self.values else (value.name, twin)
 
     def _converted(self, node: Node, code: ExternCode) -> Node:
@@ -188,7 +188,7 @@ class ExternWriter:
         for argument in ("input", "weight"):
             value = node.args[argument]
             assert isinstance(value, Ref)
-            twin = f"{value.name}_channels_last"
+            twin = self.formats.twin(value.name)
             if argument == "input" and self.twin_to_make(node):
                 self.values[twin] = self.values[value.name]
                 order = memory_format(self.values[value.name])

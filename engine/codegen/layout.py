@@ -87,8 +87,15 @@ class Formats:
         """True for a convolution whose input must be channels-last."""
         return self.channels_last and _can(node, self._graph)
 
+    def twin(self, value: str, suffix: str = "channels_last") -> str:
+        """What a copy of `value` in another order is called: as no value of the graph, which bear the user's names."""
+        name = f"{value}_{suffix}"
+        while name in self._graph.values:
+            name += "_copy"
+        return name
+
     def read_in_windows(self, region: Region, layouts: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Images of a region that folds windows and writes in the other order than it reads: each tap would cross orders.
+        """Images of a region that folds windows and that lie in the other order than it writes: each tap would cross.
 
         A copy in the right order is cheaper, and convolutions beside may read it too.
         """

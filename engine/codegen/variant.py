@@ -195,7 +195,7 @@ class _VariantWriter:
         layouts = {name: self.layouts[name] for name in (*region.inputs, *region.outputs)}
         names = {name: self.names(name) for name in layouts}
         for name in self.formats.read_in_windows(region, self.layouts) if fuses(self.recipe) else ():
-            twin = f"{name}_channels_last"
+            twin = self.formats.twin(name)
             if twin not in self.layouts:
                 self._write_copy(name, twin, with_channels_last(self.layouts[name]))
                 self.externs.values[twin] = self.layouts[twin]
@@ -225,7 +225,7 @@ class _VariantWriter:
         """All weights that convolutions read in channels-last order, in one launch."""
         pairs = []
         for name in self.formats.packed:
-            twin = f"{name}_channels_last"
+            twin = self.formats.twin(name)
             spec = with_channels_last(self.graph.values[name])
             self.externs.values[twin] = self.layouts[twin] = spec
             self.lines.append(f"at::Tensor {self.names(twin)} = {allocation(spec, self._options())};")
@@ -289,7 +289,7 @@ class _VariantWriter:
             elif value.name in self.made_by_kernels and self.layouts[value.name].stride == spec.stride:
                 results.append(own)
             elif self._crosses_formats(value.name, spec):
-                twin = f"{value.name}_result"
+                twin = self.formats.twin(value.name, "result")
                 self._write_copy(value.name, twin, spec)
                 results.append(self.names(twin))
             else:
