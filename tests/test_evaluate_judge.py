@@ -266,7 +266,7 @@ def test_a_slab_is_shared_and_guarded(tmp_path):
 
 
 LOCKED = """
-import json, os, socket, sys
+import ctypes, json, os, socket, sys
 sys.path.insert(0, {worker!r})
 from main import load_package
 load_package({worker!r})
@@ -278,6 +278,10 @@ def refused(call):
     except (OSError, PermissionError) as error:
         return type(error).__name__
     return "allowed"
+libc = ctypes.CDLL(None, use_errno=True)
+def kept(name, *arguments):
+    if getattr(libc, name)(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), name)
 import threading
 thread = threading.Thread(target=lambda: None); thread.start(); thread.join()
 name = threading.get_native_id()
@@ -286,6 +290,8 @@ print(json.dumps({{"report": report, "found": {{
     "network": refused(lambda: socket.socket(socket.AF_INET)), "kill": refused(lambda: os.kill(os.getppid(), 0)),
     "write": refused(lambda: open({other!r}, "w")), "read": refused(lambda: open({secret!r})),
     "own": refused(lambda: open({mine!r} + "/x", "w")),
+    "memory": refused(lambda: kept("shmget", 0, 4096, 0o1600)), "queue": refused(lambda: kept("msgget", 0, 0o1600)),
+    "semaphore": refused(lambda: kept("semget", 0, 1, 0o1600)),
     "machine": refused(lambda: open("/proc/sys/kernel/core_pattern", "a")),
     "neighbour": refused(lambda: open("/proc/%d/oom_score_adj" % os.getppid(), "a")),
     "thread": refused(lambda: os.write(os.open("/proc/self/task/%d/comm" % name, os.O_RDWR), b"named"))}}}}))
@@ -301,7 +307,8 @@ def test_lockdown_refuses_what_a_kernel_does_not_need(tmp_path):
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, cwd=mine)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    doors = {"fork": "seccomp", "exec": "seccomp", "network": "seccomp", "kill": "seccomp", "write": "landlock",
+    doors = {"fork": "seccomp", "exec": "seccomp", "network": "seccomp", "kill": "seccomp", "memory": "seccomp",
+             "queue": "seccomp", "semaphore": "seccomp", "write": "landlock",
              "read": "landlock", "machine": "landlock", "neighbour": "landlock"}
     for door, measure in doors.items():
         if answer["report"][measure] == "in force":

@@ -17,9 +17,9 @@ from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
 from engine.evaluate.timing import summarise as timing_of
 from engine.extract_cu import extract_cu
-from engine.records import Evaluation, Failure
+from engine.records import Build, Evaluation, Failure
 from engine.toolchain import find_toolchain
-from tests.evaluate_harness import NO_GPU, spec
+from tests.evaluate_harness import NO_GPU, softmax_contract, spec
 
 LAYERS, WIDTH = 20, 32
 DEEP = f"""
@@ -194,3 +194,21 @@ async def test_a_judge_that_is_gone_is_opened_anew_and_times_nothing_before(tmp_
         assert session.judge is None
     finally:
         await session.close()
+
+
+async def test_a_candidate_finds_nothing_that_an_earlier_one_left_in_the_shared_memory(tmp_path):
+    contract, groundtruth = softmax_contract()
+    (tmp_path / "groundtruth.py").write_text(groundtruth)
+    session = Session(await find_toolchain(sys.executable), contract, tmp_path, "cpu", budget_bytes=lambda: 1 << 20)
+    try:
+        await session.open()
+        slabs = [Path(session.opened[name]["path"]) for name in ("arguments", "outputs")]
+        for slab in slabs:
+            slab.write_bytes(b"what the last one saw ".ljust(slab.stat().st_size, b"."))
+        with pytest.raises(HieraError):  # There is no such file: everything before it is loaded has happened.
+            await session.candidate(Build(seconds=1.0, tier="light", extension=str(tmp_path / "no.so"), module="no"))
+        left = [set(memoryview(slab.read_bytes()).cast("I")) for slab in slabs]
+    finally:
+        await session.close()
+
+    assert left == [{0x7FFB7FFB}] * 2

@@ -181,6 +181,7 @@ class Session:
         """
         try:
             worker = await self._take(environment or {})
+            await self._wipe(worker)
         except WorkerError as error:
             raise NotStartedError(error.problem, hint=error.hint) from error
         assert build.extension is not None
@@ -296,6 +297,15 @@ class Session:
             await self.end(worker)
             raise
         return worker
+
+    async def _wipe(self, worker: Worker) -> None:
+        """Leave nothing of an earlier candidate in the memory that this process shares with the judge."""
+        try:
+            async with self._beside():
+                await own(self.judge).call("wipe", timeout_s=LOAD_S)
+        except BaseException:
+            await self.end(worker)
+            raise
 
     def _readable(self) -> list[str]:
         toolchain = self._toolchain

@@ -34,7 +34,7 @@ def handle(kind, request, emit):
         "warm": warm, "open": open_contract, "draw": draw, "change": change, "expect": expect, "check": check,
         "sums": output_sums, "null_test": null_test, "fill_sets": fill_sets, "time": time_reference,
         "plain": plain, "audit": audit, "compile": compile_reference, "canary": canary, "busy": busy,
-        "release": release,
+        "release": release, "wipe": wipe,
     }.get(kind)
     if served is None:
         raise Refusal(f"unknown request {kind!r}", "this is a fault of ours", kind="internal")
@@ -329,6 +329,14 @@ def release(_request):
     if getattr(State, "reference", None) is not None:
         State.reference.forget_wide()
     judge_state.release_cache(always=True)
+    return {}
+
+
+def wipe(_request):
+    """Poison all shared memory: a candidate that is about to be loaded finds nothing that an earlier one left."""
+    for slab in (State.slab, State.out):
+        slab.poison()
+        slab.publish()
     return {}
 
 

@@ -30,6 +30,8 @@ DENIED = {
     "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "init_module": (175, 105),
     "finit_module": (313, 273), "delete_module": (176, 106), "pivot_root": (155, 41), "chroot": (161, 51),
     "setsid": (112, 157),
+    # What outlives a process, for the next candidate to find.
+    "shmget": (29, 194), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
 }
 SPECIAL = {"socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "kill": (62, 129)}
 MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
