@@ -1,5 +1,8 @@
 """A candidate that finds the card full of other processes' memory is judged again; one that needs too much is not."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
 from engine.evaluate import local
@@ -29,7 +32,13 @@ async def test_a_full_card_is_no_verdict(reasons, free, tries, monkeypatch):
     monkeypatch.setattr(local, "ROOM_S", 0.05 if free == [2] else 5.0)
     evaluator = LocalEvaluator.__new__(LocalEvaluator)
     evaluator._gpu, evaluator._emulated, evaluator._reduced = Card(*free), False, None
-    evaluator._settings, seen = local.Settings(), []
+    evaluator._settings, seen, released = local.Settings(), [], []
+
+    async def call(kind, **_named):
+        released.append(kind)
+
+    evaluator._one_at_a_time = asyncio.Lock()
+    evaluator.session = SimpleNamespace(is_open=True, judge=SimpleNamespace(call=call))
     build = Build(seconds=0.1, tier="light", extension="e.so", module="e")
 
     async def judged(_contract, candidate, *_more):
@@ -50,4 +59,6 @@ async def test_a_full_card_is_no_verdict(reasons, free, tries, monkeypatch):
     monkeypatch.setattr(local, "screen", lambda *_args, **_named: None)
     found = await evaluator._evaluate(contract, Candidate(id="c", source="x", space="cuda", author="expert"))
     assert len(seen) == tries
+    # What our own judge keeps must not be what fills the card.
+    assert released == ["release"] * (FULL in reasons)
     assert (found.failure.reason if found.failure else None) == reasons[tries - 1]

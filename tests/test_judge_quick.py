@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -246,6 +247,13 @@ def test_only_what_is_asked_for_is_kept_and_no_more_than_fits(tmp_path):
     assert state.kept.bytes <= 300
     judge.handle("release", {}, None)
     assert not state.kept
+
+
+@pytest.mark.parametrize(("card", "kept"), [(8 << 30, 1 << 29), (128 << 30, 8 << 30)])
+def test_no_more_is_kept_than_a_sixteenth_of_the_card(card, kept, monkeypatch):
+    monkeypatch.setattr(judge_state.State, "device", torch.device("cuda"), raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=card))
+    assert judge_state.keep_bytes() == kept
 
 
 def test_short_memory_costs_what_is_kept_and_not_the_request(tmp_path, monkeypatch):

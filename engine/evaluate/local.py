@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contracts.contract import Contract
-from contracts.errors import InputError, WorkerError
+from contracts.errors import HieraError, InputError, WorkerError
 from engine.evaluate import confirm as confirming
 from engine.evaluate import gpu_lock, measure, replies, sandbox, sanitizer
 from engine.evaluate.baseline import Baselines
@@ -27,7 +27,7 @@ from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import NotStartedError, Prestarted, Session, own
 from engine.evaluate.verify import Draws, Limits, StoppedError, Verifier
-from engine.evaluate.watch import Allowance
+from engine.evaluate.watch import Allowance, room
 from engine.nvml import Gpu, find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
@@ -291,15 +291,15 @@ class LocalEvaluator:
         return judged
 
     async def _room(self) -> bool:
-        """Wait until others leave memory on the card. Whether who found none may try again."""
-        end = time.monotonic() + ROOM_S
-        while self._gpu is not None and (memory := self._gpu.memory()) is not None:
-            if memory.total_bytes - memory.used_bytes > ROOM_SHARE * memory.total_bytes:
-                return True
-            if time.monotonic() > end:
-                break
-            await asyncio.sleep(0.5)
-        return False
+        """Give back what our judge merely keeps, and wait until others leave memory on the card.
+
+        Returns whether who found none may try again.
+        """
+        async with self._one_at_a_time:
+            if self.session.is_open:
+                with contextlib.suppress(HieraError):
+                    await own(self.session.judge).call("release", timeout_s=ROOM_S)
+        return self._gpu is not None and await room(self._gpu, ROOM_SHARE, ROOM_S)
 
     async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
         """Counters of a built candidate, with the GPU to itself."""

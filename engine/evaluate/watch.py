@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,6 +65,18 @@ async def watch(worker: Worker, allowance: Allowance) -> None:
             worker.kill(reason)
             return
         await asyncio.sleep(PERIOD_S)
+
+
+async def room(gpu: nvml.Gpu, share: float, wait_s: float) -> bool:
+    """Wait until `share` of the card's memory is free. False where it is not after `wait_s`, or nobody knows."""
+    end = time.monotonic() + wait_s
+    while (memory := gpu.memory()) is not None:
+        if memory.total_bytes - memory.used_bytes > share * memory.total_bytes:
+            return True
+        if time.monotonic() > end:
+            break
+        await asyncio.sleep(0.5)
+    return False
 
 
 def _device_trouble(allowance: Allowance, pid: int, held: int | None, card: nvml.Memory | None) -> str:

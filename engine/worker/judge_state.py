@@ -116,10 +116,10 @@ def longest_sums(values, counts):
 
 
 def keep_bytes():
-    """Device memory that this process may hold without need."""
+    """Memory that references may take that are kept: on a small card little, for candidates need it."""
     if State.device.type != "cuda":
         return HOST_KEEP_BYTES
-    return max(LARGE_BYTES, int(KEEP_SHARE * torch.cuda.get_device_properties(State.device).total_memory))
+    return int(KEEP_SHARE * torch.cuda.get_device_properties(State.device).total_memory)
 
 
 def near(tensors):
@@ -184,5 +184,5 @@ def extent(spec):
 
 
 def release_cache(always=False):
-    if State.device.type == "cuda" and (always or torch.cuda.memory_reserved() > keep_bytes()):
+    if State.device.type == "cuda" and (always or torch.cuda.memory_reserved() > max(LARGE_BYTES, keep_bytes())):
         torch.cuda.empty_cache()
