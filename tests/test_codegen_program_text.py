@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from engine.codegen import CannotWrite, Recipe, convolution, matmul, write
+from engine.codegen import CannotWrite, Recipe, convolution, matmul, variant, write
 from engine.codegen.cpp import Names, number
 from engine.codegen.simplify import simplify
 from tests.codegen_harness import H200, export_graph
@@ -64,6 +64,26 @@ def test_many_allocations_share_what_they_allocate():
 
     assert text.count(".options()") == 1
     assert text.count(", float_options);") >= 4
+
+
+def test_a_copy_in_another_order_is_given_back_after_its_last_use(monkeypatch):
+    monkeypatch.setattr(variant, "RELEASE_FROM_BYTES", 0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix, self.again = nn.Conv2d(16, 16, 3), nn.Conv2d(16, 16, 3)
+
+        def forward(self, x):
+            return self.again(self.mix(x) + self.mix(F.max_pool2d(x, 3, stride=1, padding=1)))
+
+    for weights in ("inside", "packed"):
+        text = body_of(Net().eval(), torch.randn(2, 16, 48, 50), choices={"layout": "channels_last", "weights": weights})
+
+        given_back = re.findall(r"release\((.*)\);", text)
+        assert sum("x_channels_last" in line for line in given_back) == 1, "once, after all who read it"
+        assert not any("weight_channels_last" in line for line in given_back), "they are small"
+        assert "x_channels_last" not in text.rsplit("x_channels_last", 1)[1], "nothing reads it later"
 
 
 def test_dead_repeated_and_idle_calls_are_not_written():

@@ -365,7 +365,7 @@ class _VariantWriter:
         return any("stream" in line for line in self.lines)
 
     def _last_uses(self, steps: Sequence[Region | Node]) -> dict[str, int]:
-        """Intermediate value to the step after which nothing reads it; empty where all of them are small."""
+        """Value to the step after which nothing reads it or its copy; empty where all intermediate ones are small."""
         made: dict[str, int] = {}
         for index, step in enumerate(steps):
             for name in step.outputs:
@@ -375,7 +375,8 @@ class _VariantWriter:
             return {}
         kept = {value.name for value in self.graph.outputs if isinstance(value, Ref)}
         kept |= set(self.graph.mutations.values())
-        last = {name: index for name, index in made.items() if name not in kept}
+        last = dict.fromkeys(self.graph.inputs, -1)  # They stay; a copy of one need not.
+        last |= {name: index for name, index in made.items() if name not in kept}
         for index, step in enumerate(steps):
             for name in step.refs() if isinstance(step, Node) else step.inputs:
                 if name in last:
@@ -384,10 +385,12 @@ class _VariantWriter:
 
     def _release(self, index: int, _step: Region | Node, last_use: dict[str, int]) -> None:
         arguments = {self.names(value) for value in self.graph.inputs}
-        done = [self.names(name) for name, last in last_use.items() if last == index]
-        done = [name for name in done if name not in arguments]
-        if done:
-            self.lines.append(f"release({', '.join(done)});")
+        done = [name for name, last in last_use.items() if last == index]
+        twins = [self.formats.twin(name) for name in done if name not in self.formats.packed]
+        freed = [own for name in done if (own := self.names(name)) not in arguments]
+        freed += [self.names(twin) for twin in twins if twin in self.externs.values]
+        if freed:
+            self.lines.append(f"release({', '.join(freed)});")
 
 
 def _culprits(region: Region, known: set[str]) -> set[str]:
