@@ -86,6 +86,18 @@ def test_a_copy_in_another_order_is_given_back_after_its_last_use(monkeypatch):
         assert "x_channels_last" not in text.rsplit("x_channels_last", 1)[1], "nothing reads it later"
 
 
+def test_what_is_read_beside_windows_is_read_as_it_lies():
+    def beside(x, y):
+        return F.max_pool2d(F.relu(x) * 2, 3, stride=1, padding=1) + y
+
+    image = torch.randn(2, 16, 48, 50)
+    last = image.contiguous(memory_format=torch.channels_last)
+
+    assert "_copy<<<" not in body_of(beside, last, image, choices={}), "no tap crosses orders"
+    net = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), nn.Conv2d(16, 16, 1)).eval()
+    assert "input_channels_last_copy<<<" in body_of(net, image, choices={"layout": "channels_last"})
+
+
 def test_dead_repeated_and_idle_calls_are_not_written():
     def wasteful(x):
         torch.exp(x)

@@ -95,20 +95,26 @@ class Formats:
         return name
 
     def read_in_windows(self, region: Region, layouts: Mapping[str, TensorSpec]) -> tuple[str, ...]:
-        """Images of a region that folds windows and that lie in the other order than it writes: each tap would cross.
+        """Images that a region reads in windows in the other order than it writes: each tap would cross orders.
 
         A copy in the right order is cheaper, and convolutions beside may read it too.
         """
         crosses = any(layouts[name].is_channels_last and not layouts[name].is_contiguous for name in region.outputs)
-        if not crosses or not any(node.base in _WINDOWED for node in region.nodes):
+        if not crosses:
             return ()
-        rearranged: set[str] = set()
+        images, rearranged = set[str](), set[str]()
         for node in reversed(region.nodes):
+            read = list(node.refs())
             if node.base in _REARRANGES or not rearranged.isdisjoint(node.outputs):
-                rearranged.update(node.refs())
+                rearranged.update(read)
+            if node.base in _WINDOWED:
+                images.update(read[:1])
+            elif not images.isdisjoint(node.outputs):
+                images.update(read)
         return tuple(name for name in region.inputs
-                     if name not in rearranged and len(layouts[name].shape) in (4, 5) and layouts[name].is_contiguous
-                     and not layouts[name].is_channels_last and layouts[name].numel >= _MANY_ELEMENTS)
+                     if name in images - rearranged and len(layouts[name].shape) in (4, 5)
+                     and layouts[name].is_contiguous and not layouts[name].is_channels_last
+                     and layouts[name].numel >= _MANY_ELEMENTS)
 
     def result(self, node: Node, name: str, layouts: Mapping[str, TensorSpec]) -> TensorSpec:
         """Layout in which an ATen call gives the value `name`."""
