@@ -200,6 +200,34 @@ def test_what_is_kept_is_no_view_of_memory_that_is_drawn_anew(tmp_path):
         assert [one["match"] for one in found["results"]] == [True] * 5, draw
 
 
+# Writes into memory that it made once and keeps, and gives that back.
+FILLING = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.room = torch.zeros(4, 8)
+    def forward(self, x):
+        torch.add(x, 1, out=self.room)
+        return self.room
+def get_inputs():
+    return [torch.randn(4, 8)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_is_kept_is_not_what_a_module_fills_again(tmp_path):
+    opened(tmp_path, module=FILLING, arguments=[{"name": "x", "role": "input", "path": "x", "tensor": tensor(4, 8)}])
+    drawn(11)
+    _, first = expect()
+    drawn(12)
+    expect()
+    drawn(11)
+    _, again = expect()
+    assert torch.equal(again[0], first[0])
+
+
 def test_other_values_weights_or_state_are(tmp_path):
     runs = opened(tmp_path)
     drawn(11)

@@ -113,7 +113,8 @@ class Reference:
             precision: `double`, `strict` or `configured`.
 
         Returns:
-            Flat output tensors, then the mutated arguments after the call, in contract order.
+            Flat output tensors, then the mutated arguments after the call, in contract order. None of them lies in
+            memory that a later draw or run goes over.
         """
         double = precision == "double"
         own = {}
@@ -130,7 +131,7 @@ class Reference:
         self._place(model, own)
         flags = _flags(precision, self.contract.get("flags") or {})
         with flags, torch.no_grad(), _double(self.dtype) if double else contextlib.nullcontext():
-            outputs = self._call(own, model)
+            outputs = _apart(self._call(own, model), own, model)
         changed = [a for a in self.arguments if a.get("mutable") and a.get("tensor")]
         outputs += [self.state(model, a["path"]) if a["role"] != "input" and model is not None
                     else own[a["name"]] for a in changed]
@@ -215,6 +216,15 @@ def _on(device, make):
     except (RuntimeError, TypeError):
         # Such as a CPU generator handed to torch.rand: then as the user wrote it, and moved afterwards.
         return make()
+
+
+def _apart(outputs, own, model):
+    """Copies of those outputs that are views of arguments, or of what a module keeps beside its state."""
+    lasting = [*own.values(), *(value for module in (model.modules() if model is not None else ())
+                                for value in vars(module).values() if isinstance(value, torch.Tensor))]
+    places = {value.untyped_storage().data_ptr() for value in lasting if value.layout is torch.strided}
+    return [output.clone() if output.layout is torch.strided and output.untyped_storage().data_ptr() in places
+            else output for output in outputs]
 
 
 def flat_tensors(outputs):
