@@ -173,7 +173,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(8))
     def forward(self, x, wide, where):
-        return x * 2, x, wide.view(-1), where, self.weight
+        return x * 2, x, wide.view(-1), where, self.weight, x[:, :1].expand(4, 3), x.t(), x[:, 1::2], where[1:1]
 def get_inputs():
     return [torch.randn(4, 8), torch.randn(4, 8, dtype=torch.float64), torch.randint(0, 9, (4, 8))]
 def get_init_inputs():
@@ -187,17 +187,22 @@ def test_what_is_kept_is_no_view_of_memory_that_is_drawn_anew(tmp_path):
             {"name": "wide", "role": "input", "path": "wide", "tensor": wide},
             {"name": "where", "role": "input", "path": "where", "tensor": where, "low": 0, "high": 8},
             {"name": "w", "role": "parameter", "path": "weight", "tensor": tensor(8)}]
-    opened(tmp_path, module=RETURNING, arguments=made, outputs=[x, x, tensor(32, dtype="float64"), where, tensor(8)])
+    opened(tmp_path, module=RETURNING, arguments=made, outputs=[
+        x, x, tensor(32, dtype="float64"), where, tensor(8), tensor(4, 3), tensor(8, 4), tensor(4, 4),
+        tensor(0, 8, dtype="int64")])
     state = judge_state.State
     for draw in ({}, {"seed": 12}, {"phase": 5}):  # The last one are the first one's values, elsewhere in memory.
         drawn(**{"seed": 11, **draw})
         reply, _ = expect()
         values = state.values
-        given = values["x"] * 2, values["x"], values["wide"].view(-1), values["where"], values["w"]
+        x, where = values["x"], values["where"]
+        given = (x * 2, x, values["wide"].view(-1), where, values["w"], x[:, :1].expand(4, 3), x.t(), x[:, 1::2],
+                 where[1:1])
+        assert [tuple(place["reference_stride"]) for place in reply["outputs"]] == [one.stride() for one in given]
         for value, place in zip(given, reply["outputs"], strict=True):
             state.out.view(*(place[key] for key in ("offset", "dtype", "shape", "stride"))).copy_(value)
         found = judge.handle("check", {"zero_mean": True}, None)
-        assert [one["match"] for one in found["results"]] == [True] * 5, draw
+        assert [one["match"] for one in found["results"]] == [True] * len(given), draw
 
 
 # Writes into memory that it made once and keeps, and gives that back.

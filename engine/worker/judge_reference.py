@@ -10,6 +10,7 @@ import sys
 import warnings
 
 import torch
+from _hiera_worker import slabs
 from _hiera_worker.wire import Refusal
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -223,8 +224,16 @@ def _apart(outputs, own, model):
     lasting = [*own.values(), *(value for module in (model.modules() if model is not None else ())
                                 for value in vars(module).values() if isinstance(value, torch.Tensor))]
     places = {value.untyped_storage().data_ptr() for value in lasting if value.layout is torch.strided}
-    return [output.clone() if output.layout is torch.strided and output.untyped_storage().data_ptr() in places
+    return [_copied(output) if output.layout is torch.strided and output.untyped_storage().data_ptr() in places
             else output for output in outputs]
+
+
+def _copied(value):
+    # With its strides, gaps and repetitions: a candidate may give such a view as well.
+    if not value.numel():
+        return value.clone()
+    reach = slabs.extent_bytes(value.shape, value.stride(), 1)
+    return value.as_strided((reach,), (1,)).clone().as_strided(value.shape, value.stride(), 0)
 
 
 def flat_tensors(outputs):
