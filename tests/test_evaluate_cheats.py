@@ -79,6 +79,15 @@ def test_a_refusal_reaches_the_user_without_its_escapes(softmax):
     assert "\x1b" not in reason
 
 
+def test_what_a_rejected_candidate_says_ends_the_draws_that_it_saw(softmax):
+    runner, bench = softmax
+    draws = bench.evaluator._draws
+    before = draws.of(2)
+    for entry, same in (("honest", True), ("zeros", True), ("raises", False)):
+        runner.run(bench.judge(entry))
+        assert (draws.of(2) == before) is same, entry
+
+
 def test_sandbox_left_nothing_behind(verdicts):
     for folder in ("/tmp", "/dev/shm", "/var/tmp"):
         assert not Path(folder, "hiera-escaped").exists()

@@ -291,10 +291,7 @@ class LocalEvaluator:
         return judged
 
     async def _room(self) -> bool:
-        """Give back what our judge merely keeps, and wait until others leave memory on the card.
-
-        Returns whether who found none may try again.
-        """
+        """Give back what our judge keeps, and wait for others to. Whether who found none may try again."""
         async with self._one_at_a_time:
             if self.session.is_open:
                 with contextlib.suppress(HieraError):
@@ -365,6 +362,8 @@ class LocalEvaluator:
                 if worker is not None:
                     await self.session.end(worker)
             log = replies.plain_text(worker.log_tail) if worker is not None else ""
+        if log and ledger.rejected:
+            self._draws.renew()  # What it printed is read by whoever writes the next one.
         verification = ledger.verification(self._where(), sandbox.words(locked))
         reason = ledger.reason() if ledger.rejected else None
         if reason is not None:

@@ -39,6 +39,7 @@ class Draws:
 
     A candidate's process ends with it and can leave nothing for the next one, so that these stay as secret as fresh
     ones; and the first trial, the changed elements and the timed calls are drawn afresh for each candidate anyway.
+    One that is rejected in words that its own code may have chosen ends them: whoever writes the next one reads those.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,10 @@ class Draws:
         if number not in self._of:
             self._of[number] = next(self._seeds), next(self._seeds), next(self._seeds) >> 8
         return self._of[number]
+
+    def renew(self) -> None:
+        """Draw others from now on."""
+        self._of.clear()
 
 
 class Verifier:
@@ -227,11 +232,11 @@ class Verifier:
             else:
                 self.ledger.fail("runs", f"the reply to `{kind}` is not one of our worker's: something else wrote it")
         except WorkerTimeoutError as error:
-            self.ledger.fail(self.during, f"no answer within {error.timeout_s:g} s, the process was killed")
+            self._rejected(f"no answer within {error.timeout_s:g} s, the process was killed")
         except WorkerDiedError as error:
-            self.ledger.fail(self.during, replies.death(error))
+            self._rejected(replies.death(error))
         except (InputError, WorkerError) as error:
-            self.ledger.fail(self.during, replies.brief(error.problem))
+            self._rejected(replies.brief(error.problem))
         raise StoppedError
 
     async def trial(self, trial: Trial, *, count_threads: bool = False, shared: int | None = None) -> None:
@@ -270,6 +275,12 @@ class Verifier:
             check=trial.check, late=trial.late, special=special, count_threads=count_threads,
             fresh=trial.family == "randn" and not (trial.same_values_as_last or trial.same_inputs_new_weights))
 
+    def _rejected(self, why: str) -> None:
+        """Book what the candidate itself may have worded."""
+        self.ledger.fail(self.during, why)
+        if self._draws is not None:
+            self._draws.renew()
+
     def _refuses(self, reply: dict[str, Any]) -> bool:
         raised = reply.get("raised", "")
         return bool(raised) and not reply["error"] and not any(word in raised for word in NOT_A_REFUSAL)
@@ -279,7 +290,7 @@ class Verifier:
         ledger = self.ledger
         if "raised" in reply:
             error = f" ({reply['error']})" if reply["error"] else ""
-            ledger.fail(self.during, replies.brief(reply["raised"] + error))
+            self._rejected(replies.brief(reply["raised"] + error))
             return False
         ledger.ok("runs")
         if self.emulated:
