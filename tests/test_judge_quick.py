@@ -91,6 +91,32 @@ def test_what_flags_allow_counts_where_there_is_no_fp64_reference():
     assert not judge_compare.judge_output(other, strict, zero_mean=True)["match"]
 
 
+def test_complex_numbers_are_judged_by_their_parts():
+    exact = torch.view_as_complex(numbers(5000, 2))
+    usual = exact.to(torch.complex64)
+    expected = judge_compare.Expected(exact, usual, None, keep_usual=True)
+    assert (expected.dtype, expected.shape) == (torch.complex64, (5000,))
+    near = usual * (1 + 1e-7)
+    assert not torch.equal(near, usual)
+    assert judge_compare.judge_output(near, expected, zero_mean=True)["match"]
+    assert not judge_compare.judge_output(usual.conj(), expected, zero_mean=True)["match"]
+    assert not judge_compare.judge_output(usual * 1.001, expected, zero_mean=True)["match"]
+    assert judge_compare.passes_trivially(expected, judge_compare.Expected(-exact, -usual, None, True)) == []
+
+
+def test_complex_numbers_that_are_none_are_those_of_the_reference():
+    exact = torch.view_as_complex(numbers(500, 2))
+    exact[7], exact[8] = complex("nan"), complex(0, float("inf"))
+    usual = exact.to(torch.complex64)
+    expected = judge_compare.Expected(exact, usual, None, keep_usual=False)
+
+    def why(values):
+        return judge_compare.special_why(judge_compare.judge_output(values, expected, True), expected, True, False)
+
+    assert why(usual) == ""
+    assert "finite" in why(usual.nan_to_num(0.0, posinf=0.0)) or "NaN" in why(usual.nan_to_num(0.0, posinf=0.0))
+
+
 def test_sums_of_several_ranges_are_those_of_each(tmp_path):
     slab = slabs.Slab.create(str(tmp_path / "slab"), 1 << 16, CPU)
     slab.bytes.copy_((torch.arange(slab.bytes.numel()) * 7919 % 251).to(torch.uint8))

@@ -11,6 +11,7 @@ import torch
 from _hiera_worker import slabs
 
 CHUNK = 1 << 23
+REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 UNIT = {torch.float64: 2.0 ** -53, torch.float32: 2.0 ** -24, torch.float16: 2.0 ** -11, torch.bfloat16: 2.0 ** -8}
 # How many times the strict reference's own error a candidate may have. Zero-mean inputs separate honest
 # (<= 43) from downgraded (>= 776) arithmetic; on one-sided inputs the two overlap, so the factor is looser
@@ -40,6 +41,7 @@ class Expected:
     """What one output must be.
 
     Attributes:
+        dtype, real: Of the output, and of its elements or their parts: complex ones are compared as two numbers.
         exact: fp64 values (or the integers), flat. For want of memory, the strict reference's.
         strict: Errors (rms, largest) of the strict reference against `exact`; zeros without fp64.
         configured: The same of the module as configured.
@@ -56,19 +58,20 @@ class Expected:
     def __init__(self, exact, strict_values, configured_values, keep_usual):
         self.dtype, self.shape = strict_values.dtype, tuple(strict_values.shape)
         self.stride = tuple(strict_values.stride())
-        self.is_float = self.dtype in UNIT
+        self.real = REAL.get(self.dtype, self.dtype)
+        self.is_float = self.real in UNIT
         self.blank = self.surely_blank = self.nan = self.usual = self.other_integer = None
         self.chain = 1
         self.has_double = exact is not None
-        strict_values = strict_values.contiguous().reshape(-1)
-        self.exact = strict_values if exact is None else exact.contiguous().reshape(-1)
+        strict_values = flat(strict_values)
+        self.exact = strict_values if exact is None else flat(exact)
         if not self.is_float:
             self.other_integer = self.exact if exact is not None else None
             self.exact = strict_values
             self.rms = self.largest = self.spread = self.mean_size = 0.0
             return
         self._measure(strict_values)
-        usual = None if configured_values is None else configured_values.contiguous().reshape(-1)
+        usual = None if configured_values is None else flat(configured_values)
         self.configured = self.strict if usual is None else errors(usual, self)
         if keep_usual:
             self.usual = strict_values if usual is None else usual
@@ -96,7 +99,7 @@ class Expected:
             strict = errors(strict_values, self) if self.has_double else Errors()
         self.strict = strict
         self.spread = math.sqrt(max(self.rms ** 2 - self.mean ** 2, 0.0))
-        if self.spread < SAME_UNITS * UNIT[self.dtype] * self.rms:
+        if self.spread < SAME_UNITS * UNIT[self.real] * self.rms:
             self.spread = 0.0  # Equal but for rounding: that a constant is as good says nothing.
 
     def allow_for(self, shaken):
@@ -107,7 +110,7 @@ class Expected:
         """
         if not self.is_float or not self.has_double:
             return
-        found = errors(shaken.contiguous().reshape(-1), self)
+        found = errors(flat(shaken), self)
         if not found.extra_nan:
             self.strict.rms = max(self.strict.rms, found.rms)
             self.strict.largest = max(self.strict.largest, found.largest)
@@ -157,9 +160,15 @@ class Errors:
         return made
 
 
+def flat(values):
+    """All elements in a row, of a complex tensor the real and imaginary parts in turn."""
+    values = values.contiguous().reshape(-1)
+    return torch.view_as_real(values.resolve_conj()).reshape(-1) if values.is_complex() else values
+
+
 def errors(values, expected, count_poison=False):
     """Compare flat `values` with `expected`, chunk by chunk."""
-    values = values.to(expected.exact.device)
+    values = flat(values).to(expected.exact.device)
     result = None if expected.blank is not None else _finite_errors(values, expected)
     return _any_errors(values, expected, count_poison) if result is None else result
 
@@ -201,8 +210,8 @@ def _finite_errors(values, expected):
     result.largest = max(largest)
     usual_off = 0.0 if expected.usual is None else max(expected.configured.largest, expected.strict.largest)
     # Smaller than the least that any element is allowed: then nothing needs to be counted.
-    if (result.largest * NEAR_CAP[expected.dtype] > HARD_CAP[expected.dtype] * expected.rms
-            or result.largest + usual_off > ALLCLOSE[expected.dtype]):
+    if (result.largest * NEAR_CAP[expected.real] > HARD_CAP[expected.real] * expected.rms
+            or result.largest + usual_off > ALLCLOSE[expected.real]):
         return None
     count = values.numel()
     result.rms = math.hypot(*norms) / math.sqrt(count)
@@ -219,7 +228,7 @@ def _columns(scalars, width):
 def _any_errors(values, expected, count_poison):
     result = Errors()
     count, squares, total, lean = 0, 0.0, 0.0, 0.0
-    cap, close = HARD_CAP[expected.dtype], ALLCLOSE[expected.dtype]
+    cap, close = HARD_CAP[expected.real], ALLCLOSE[expected.real]
     for start in range(0, values.numel(), CHUNK):
         part = values[start:start + CHUNK]
         wanted = expected.exact[start:start + CHUNK].double()
@@ -251,7 +260,7 @@ def _any_errors(values, expected, count_poison):
         result.largest = max(result.largest, float(difference.max()))
         size = (wanted.abs() + expected.rms).mul_(cap)
         result.over_cap += int((difference > size).sum())
-        result.near_cap += int((difference * NEAR_CAP[expected.dtype] > size).sum())
+        result.near_cap += int((difference * NEAR_CAP[expected.real] > size).sum())
         if expected.usual is not None and expected.blank is None and not result.extra_nan:
             usual = expected.usual[start:start + CHUNK].double()
             result.not_close += int(((given - usual).abs() > close + close * usual.abs()).sum())
@@ -294,12 +303,12 @@ def judge_output(values, expected, zero_mean, loose=False):
         return {"match": verdict, "strict": verdict, "kernelbench": verdict, "poison": 0, "trivial": False, "why": why,
                 "rms_ratio": 0.0, "max_ratio": 0.0, "rms": 0.0, "missing_nan": 0, "finite": 0, "extra": 0, "bias": 0.0,
                 "lean": 0.0}
-    unit = UNIT[expected.dtype]
+    unit = UNIT[expected.real]
     found = errors(values, expected, count_poison=True)
-    half = expected.dtype in (torch.float16, torch.bfloat16)
+    half = expected.real in (torch.float16, torch.bfloat16)
     kind = "ill conditioned" if loose else "half" if half else "zero mean" if zero_mean else "one sided"
     factor = LIMITS[kind]
-    least = torch.finfo(expected.dtype).smallest_normal * 2 * unit  # The smallest number below the normal ones.
+    least = torch.finfo(expected.real).smallest_normal * 2 * unit  # The smallest number below the normal ones.
     floor_rms, floor_max = max(2 * unit * expected.rms, least), max(4 * unit * expected.largest, least)
     base_rms, base_max = max(expected.strict.rms, floor_rms), max(expected.strict.largest, floor_max)
     why = []
@@ -308,7 +317,7 @@ def judge_output(values, expected, zero_mean, loose=False):
     # Only zero-mean values: sums of ramps and the like run over partial sums far larger than the result, and an
     # honest sequential sum is then off by more than the cap where a pairwise one is not. The ratio decides there.
     if zero_mean and expected.well_conditioned and found.over_cap > 0:
-        why.append(f"{found.over_cap} elements are off by more than {HARD_CAP[expected.dtype]:g} of their size")
+        why.append(f"{found.over_cap} elements are off by more than {HARD_CAP[expected.real]:g} of their size")
 
     def within(rms_bound, max_bound):
         return found.rms <= rms_bound and found.largest <= max_bound
@@ -400,10 +409,10 @@ def passes_trivially(expected, other, inputs=()):
     size = expected.exact.numel()
     trial = {"zeros": 0.0, "a constant": other.mean}
     for name, value in trial.items():
-        values = torch.full((size,), value, dtype=expected.dtype, device=expected.exact.device)
+        values = torch.full((size,), value, dtype=expected.real, device=expected.exact.device)
         if judge_output(values, expected, zero_mean=True)["match"]:
             passed.append(name)
-    if judge_output(other.exact.to(expected.dtype), expected, zero_mean=True)["match"]:
+    if judge_output(other.exact.to(expected.real), expected, zero_mean=True)["match"]:
         passed.append("another seed's output")
     return passed
 

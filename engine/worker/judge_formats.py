@@ -73,13 +73,10 @@ def _widen(made, formats, before):
     for number, (expected, strict, configured) in enumerate(zip(state.expected, *runs)):
         # Dropout draws in the order of memory, and a user's own kernel may take none but one format: where the module
         # itself says something else in this format, its error there says nothing about rounding.
-        if expected.is_float and judge_compare.judge_output(_flat(strict), expected, zero_mean=False)["strict"]:
-            made[number] = made[number].wider(_flat(configured))
+        told = judge_compare.flat(strict)
+        if expected.is_float and judge_compare.judge_output(told, expected, zero_mean=False)["strict"]:
+            made[number] = made[number].wider(judge_compare.flat(configured))
 
 
 def _has_formats(value):
     return value.dtype in judge_compare.UNIT and value.dim() in FORMATS[0]
-
-
-def _flat(value):
-    return value.contiguous().reshape(-1)
