@@ -7,6 +7,10 @@
 
 #define CHECK_INPUT(t) TORCH_CHECK(t.is_cuda() && t.is_contiguous(), #t " must be a contiguous CUDA tensor")
 
+struct Limits {
+    static const int dims = 8;  // Declared, not defined: a message must not need its address.
+};
+
 template <int UNROLL>
 __global__ void add(const float* x, const float* y, float* out, int n) {
     extern __shared__ __align__(16) unsigned char raw[];
@@ -21,6 +25,7 @@ torch::Tensor forward(torch::Tensor x, torch::Tensor y) {
     CHECK_INPUT(x);
     CHECK_INPUT(y);
     TORCH_CHECK(x.device().is_cuda());
+    TORCH_CHECK(x.dim() <= Limits::dims, "at most ", Limits::dims, " dimensions, not ", x.dim());
     TORCH_CHECK(y.device().type() == torch::kCUDA && x.device() == y.device());
     const c10::cuda::CUDAGuard guard(x.device());
     const at::cuda::OptionalCUDAGuard other(at::device_of(y));

@@ -86,15 +86,15 @@ inline Message check_message(const char* condition) {
 template <typename... A> Message check_message(const char*, const A&... parts) { return message(parts...); }
 
 // Failing is out of line: a host function checks after every launch, and the host compiler is slow where each check
-// has a buffer of its own.
+// has a buffer of its own. Parts are taken by value: a reference would need the address of `static const int` members,
+// which sources declare and do not define.
 template <typename... A>
-[[noreturn]] __attribute__((noinline, cold)) void fail(const char* file, int line, const char* function,
-                                                       const A&... parts) {
+[[noreturn]] __attribute__((noinline, cold)) void fail(const char* file, int line, const char* function, A... parts) {
   hm_throw(file, line, function, message(parts...).c_str());
 }
 template <typename... A>
 [[noreturn]] __attribute__((noinline, cold)) void fail_check(const char* file, int line, const char* function,
-                                                             const char* condition, const A&... parts) {
+                                                             const char* condition, A... parts) {
   hm_throw(file, line, function, check_message(condition, parts...).c_str());
 }
 [[noreturn]] __attribute__((noinline, cold)) inline void fail_cuda(const char* file, int line, const char* function,
