@@ -102,7 +102,7 @@ async def test_a_row_says_what_was_found_by_what_and_from_what(tasks):
     assert len(rows) == 5
     row = by_key(rows)["1/2"]
     assert (row["verified"], row["complete"], row["variant"], row["failure"]) == (True, True, "full", None)
-    assert (row["commit"], row["settings"]["parallel"]) == ("abc", 4)
+    assert (row["commit"], row["settings"]["parallel"], row["settings"]["retime"]) == ("abc", 4, True)
     assert row["text_sha256"]
     assert row["torch"].split("+")[0] == importlib.metadata.version("torch").split("+")[0]
     assert row["sitting"]

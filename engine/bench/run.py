@@ -118,7 +118,7 @@ class BenchOptions:
         """What a row says about how it was made."""
         return {"preset": self.preset, "budget": self.budget, "space": self.space, "agent": self.agent,
                 "precision": self.precision, "limit_s": self.limit_s, "parallel": self.parallel,
-                "gpus": len(self.gpus) or 1, "paired": self.paired,
+                "gpus": len(self.gpus) or 1, "paired": self.paired, "retime": self.retime,
                 **({"llm": codec.to_data(self.llm), "tokens": self.tokens, "fixed_space": self.fixed_space}
                    if self.agent == "llm" else {})}
 
