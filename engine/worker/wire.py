@@ -45,7 +45,7 @@ def serve(role, reply_fd):
 
 def _answer(module, request, replies):
     number = request.get("id")
-    if request["kind"] != "warm" and not gc.isenabled():
+    if request["kind"] != "warm" and not gc.get_freeze_count():
         gc.freeze()  # What starting made stays, and is never looked through again.
         gc.enable()
 
