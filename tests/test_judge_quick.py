@@ -335,6 +335,24 @@ def test_short_memory_costs_what_is_kept_and_not_the_request(tmp_path, monkeypat
     assert len(runs) > count, "what was kept is gone"
 
 
+def test_fp64_is_not_given_up_for_what_is_kept(tmp_path, monkeypatch):
+    opened(tmp_path)
+    drawn(11)
+    expect()
+    run, failures = judge.Reference.run, iter([True])
+
+    def short(self, tensors, precision):
+        if precision == "double" and next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, tensors, precision)
+
+    monkeypatch.setattr(judge.Reference, "run", short)
+    drawn(12)
+    reply, _ = expect()
+    assert reply["note"] == ""
+    assert judge_state.State.expected[0].has_double
+
+
 def test_timed_sets_keep_their_places_and_get_new_inputs(tmp_path):
     opened(tmp_path)
     fill = {"family": "example", "seed": 1, "fixed_seed": 2}
