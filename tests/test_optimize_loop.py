@@ -98,7 +98,8 @@ async def test_what_is_being_judged_when_the_time_is_up_is_finished_where_nothin
                                       job={"rounds": 2, "seconds": 2.0})
     assert trajectory.best.source == "// us 40 // sleep 3"
     assert trajectory.stopped.reason.startswith("time")
-    assert len(evaluator.judged) == 2
+    # The wrong one may have waited for its turn behind them.
+    assert set(evaluator.judged) - set(ids("// wrong")) == set(ids("// us 40 // sleep 3"))
 
 
 async def test_even_then_the_time_limit_ends_the_search(tmp_path, monkeypatch):
