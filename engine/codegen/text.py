@@ -98,7 +98,7 @@ static void check_tensor(const at::Tensor& value, const char* name, at::ScalarTy
 }
 """,
     "check_written": """\
-// Refuses a tensor that the call writes to and that lies elsewhere than kernels expect: a copy would keep the update.
+// Refuses a tensor that is written to and does not lie as kernels expect: the caller would not see a copy's update.
 static void check_written(const at::Tensor& value, const char* name, at::ScalarType dtype, at::IntArrayRef sizes,
                           at::IntArrayRef strides, const at::Tensor& first) {
   check_tensor(value, name, dtype, sizes, first);

@@ -194,7 +194,7 @@ def _finite_sizes(values):
 def _finite_errors(values, expected):
     """What `errors` finds where every element is finite and no error comes near a limit; else None.
 
-    That is what nearly every honest output looks like, and a third of the passes over memory tell it.
+    That is what nearly every honest output looks like, and a few sums tell it.
     """
     result = Errors()
     if not values.numel():
@@ -221,8 +221,8 @@ def _finite_errors(values, expected):
 
 def _columns(scalars, width):
     """Lists of every `width`-th of these scalars, read back at once."""
-    flat = torch.stack(scalars).tolist()
-    return [flat[start::width] for start in range(width)]
+    read = torch.stack(scalars).tolist()
+    return [read[start::width] for start in range(width)]
 
 
 def _any_errors(values, expected, count_poison):

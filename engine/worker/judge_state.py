@@ -149,7 +149,7 @@ def output_places(expected):
 
 
 def poison_out():
-    # All of it: what an earlier candidate may have left beside its outputs is nothing that this one may find.
+    # Guard bands among it, and what an earlier call of the candidate may have left beside.
     State.out.poison()
     State.out.publish()
 
