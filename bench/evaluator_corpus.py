@@ -90,7 +90,8 @@ def _by_hand(scratch: Path) -> list[Source]:
     for path in sorted(KERNELS.glob("*.cu")):
         text = path.read_text(encoding="utf-8")
         libraries = "cublas" in text or "cudnn" in text
-        space: Space = "cuda_libs_torch" if path.stem == "aten" else "cuda_libs" if libraries else "cuda"
+        operators = path.stem == "aten" or "torch::stack" in text
+        space: Space = "cuda_libs_torch" if operators else "cuda_libs" if libraries else "cuda"
         found.append(Source(name=path.name, text=text, space=space, folder=folder, written_by="hand"))
     return found
 
