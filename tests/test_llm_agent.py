@@ -137,7 +137,7 @@ async def test_prompts_carry_contract_graph_device_seed_and_evidence(tmp_path):
     assert len(oa) == 4
     assert f"torch::Tensor {ENTRY}(torch::Tensor x)" in oa[0]
     assert "v0 = aten.relu.default(self=x) -> float32[1024, 4096]" in oa[0]
-    assert "Test GPU (sm_90), 132 multiprocessors" in oa[0]
+    assert "Test GPU (compiled for sm_90a; at hand), 132 multiprocessors" in oa[0]
     assert re.search(r'title="source of candidate \w+">\n\w+\(\) expert cuda', oa[0]), "the verified seed's source"
     assert "keep the row in registers" in oa[0]
     assert "dram-bandwidth" in oa[-1], "counters of the best, once there are some"

@@ -16,6 +16,8 @@ from engine.agents import Situation
 from engine.agents.own_file import own_file
 from engine.agents.parsing import bare, fingerprint
 from engine.agents.prompts import Prompts, data
+from engine.evaluate.inputs import architecture
+from engine.evaluate.occupancy import LIMITS, REGISTERS_PER_SM, WARP
 from engine.planning.catalog import Note
 from engine.records import Candidate, Evaluation, Plan, Strategy
 from engine.report import why_not
@@ -118,9 +120,16 @@ def device(situation: Situation) -> str:
     """The GPU's facts."""
     d = situation.device
     rates = ", ".join(f"{key} {value / 1e12:.3g}" for key, value in d.flops_per_s.items())
-    return (f"{d.name} (sm_{d.arch}), {d.sm_count} multiprocessors, L2 {d.l2_bytes / 2**20:.0f} MiB, copies at "
-            f"{d.copy_bytes_per_s / 1e12:.2g} TB/s, {d.shared_bytes_per_block / 1024:.0f} KiB shared memory a block at "
-            f"most, an empty launch {_short(d.launch_us)} us" + (f"; TFLOP/s: {rates}" if rates else ""))
+    holds = LIMITS.get(d.sm)
+    multiprocessor = "" if holds is None else (
+        f"; a multiprocessor holds {REGISTERS_PER_SM} registers, {holds.warps * WARP} threads, {holds.blocks} blocks "
+        f"and {holds.shared_bytes / 1024:.0f} KiB of shared memory, of which each block costs "
+        f"{holds.reserved_shared_bytes} bytes more than it asks for")
+    here = "at hand" if d.kind == "cuda" else "not at hand: no GPU is here"
+    return (f"{d.name} (compiled for sm_{architecture(d.sm)}; {here}), {d.sm_count} multiprocessors, L2 "
+            f"{d.l2_bytes / 2**20:.0f} MiB, a copy at {d.copy_bytes_per_s / 1e12:.2g} TB/s read plus written, "
+            f"{d.shared_bytes_per_block / 1024:.0f} KiB shared memory a block at most, an empty launch "
+            f"{_short(d.launch_us)} us{multiprocessor}" + (f"; TFLOP/s: {rates}" if rates else ""))
 
 
 def space(situation: Situation, name: str) -> str:
