@@ -239,7 +239,7 @@ def machine(toolchain: Toolchain) -> dict[str, Any]:
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--quick", action="store_true", help="every second of the hand-written sources only")
+    parser.add_argument("--quick", action="store_true", help="every second source only")
     parser.add_argument("--peer-sources", type=int, default=3, metavar="N", help="sources of the usual way (default 3)")
     parser.add_argument("--device", default="auto", help="auto, cuda:N or none")
     parser.add_argument("--without-bubblewrap", action="store_true",
@@ -263,7 +263,7 @@ async def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="hiera-bench-") as name:
         scratch = Path(name)
-        sources, notes = await corpus(scratch, interpreter(), 0 if options.quick else None)
+        sources, notes = await corpus(scratch, interpreter())
         sources = sources[::2] if options.quick else sources
         builder = Builder(toolchain, scratch / "cache")
         begin = time.perf_counter()

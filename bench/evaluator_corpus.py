@@ -50,10 +50,10 @@ class Source:
         return replace(self, text=f"{self.text}\n// build {number}\n")
 
 
-async def corpus(scratch: Path, python: str, examples: int | None = None) -> tuple[list[Source], list[str]]:
-    """All sources, and sentences about those that are left out. `examples` takes only so many of the examples."""
+async def corpus(scratch: Path, python: str) -> tuple[list[Source], list[str]]:
+    """All sources, and sentences about those that are left out."""
     found, notes = _by_hand(scratch), []
-    for path in sorted((ROOT / "examples").iterdir())[:examples]:
+    for path in sorted((ROOT / "examples").iterdir()):
         folder = scratch / path.stem
         try:
             if path.suffix == ".py":

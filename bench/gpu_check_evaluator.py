@@ -109,8 +109,17 @@ __global__ void scale_relu(const float4* x, float4* y, long count) {
     y[i] = v;
   }
 }
+__global__ void scale_relu_plain(const float* x, float* y, long count) {
+  for (long i = blockIdx.x * (long)blockDim.x + threadIdx.x; i < count; i += (long)gridDim.x * blockDim.x) {
+    y[i] = (x[i] < 0.f ? 0.f : x[i]) * 2.f;
+  }
+}
 torch::Tensor scale_forward(torch::Tensor x) {
   auto y = torch::empty_like(x);
+  if (reinterpret_cast<uintptr_t>(x.data_ptr()) % 16 != 0 || x.numel() % 4 != 0) {
+    scale_relu_plain<<<132 * 16, 512, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+  }
   scale_relu<<<132 * 16, 512, 0, at::cuda::getCurrentCUDAStream()>>>(reinterpret_cast<const float4*>(x.data_ptr<float>()), reinterpret_cast<float4*>(y.data_ptr<float>()), x.numel() / 4);
   return y;
 }

@@ -108,7 +108,7 @@ def _argument(value):
 def cuda_text(codes) -> str:
     helpers = set().union(*(code.helpers for code in codes)) if codes else set()
     return "\n".join(["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", "#include <cooperative_groups.h>",
-                      "#include <cstdint>", "#include <cmath>",
+                      "#include <cuda_pipeline.h>", "#include <cstdint>", "#include <cmath>",
                       "namespace {", helper_text(helpers), *(code.device_code for code in codes), "}"])
 
 

@@ -619,7 +619,7 @@ def test_a_call_that_switches_streams_does_not_take_the_events_with_it(monkeypat
     monkeypatch.setattr(blocks.Clock, "flush", lambda _clock: None)
     monkeypatch.setattr(Event, "current", "ours")
     clock = blocks.Clock(CPU)
-    clock.cuda, clock.empty_us = True, 0.0
+    clock.cuda = True
     times, _ = clock.block(lambda _arguments: monkeypatch.setattr(Event, "current", "theirs"), [None, None])
     assert [event.stream for event in Event.made] == ["ours"] * 4
     assert times == [1000.0, 1000.0]

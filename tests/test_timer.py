@@ -31,6 +31,8 @@ EFFORT = Effort(budget_s=60.0, blocks=8, audits=2)
 class Machine:
     """Judge and verifier at once; `time_us(side, number)` is what a block takes when `number` of the candidate's ran."""
 
+    empty_us = 0.0
+
     def __init__(self, time_us, in_a_row_us=None):
         self.in_a_row_us = in_a_row_us
         self.ledger, self.time_us, self.order, self.numbers = Ledger("match"), time_us, "", {"r": 0, "c": 0}
@@ -42,7 +44,7 @@ class Machine:
 
     async def call(self, kind, *, timeout_s, **fields):
         if kind == "time":
-            return {"times_us": self.block("r", len(fields["order"]))}
+            return {"times_us": self.block("r", len(fields["order"])), "empty_us": self.empty_us}
         if kind == "plain":
             return await self.plain("r", fields["count"])
         return {"fill_sets": {"sets": [[]] * 12}, "audit": {"outputs": []},
@@ -76,6 +78,15 @@ async def test_blocks_come_as_quads():
     assert found.speedup == pytest.approx(1.25)
     assert found.clocks == ()
     assert found.strangers == ()
+
+
+async def test_what_events_cost_is_taken_off_both_sides_alike(monkeypatch):
+    monkeypatch.setattr(Machine, "empty_us", 2.0)
+    same, _order = await timed(lambda _side, _number: 10.0)
+    half, _order = await timed(lambda side, _number: 10.0 if side == "r" else 6.0)
+    assert (same.speedup, same.median_us) == (1.0, 8.0)
+    assert half.speedup == pytest.approx(2.0)
+    assert timing.without(2.0, [3.0, 1.0]) == [1.0, timing.LEAST_US]
 
 
 async def test_a_candidate_far_slower_than_another_is_timed_briefly():

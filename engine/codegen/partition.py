@@ -9,10 +9,12 @@ from math import prod
 from contracts.graph import Graph, Node, Ref
 from engine.codegen.lower import entry_of
 from engine.codegen.prims import Map, NotFusibleError, Prim, Reduce, Window, walk
-from engine.codegen.region_impl import FusedRegion, check_fusible, lowered, used_inputs
+from engine.codegen.program_ir import build_nest
+from engine.codegen.region_impl import FusedRegion, check_fusible, lowered, plain_layouts, used_inputs
 from engine.codegen.regions import Choices
 from engine.codegen.scalar_ops import SCALAR_OPS
 from engine.codegen.scalar_types import SUPPORTED
+from engine.codegen.streams import steps_of, stream_of
 from engine.records import Device
 
 MOST_INPUTS = 64  # Pointers of one kernel.
@@ -25,13 +27,18 @@ def _short(node: Node) -> str:
     return "batch_norm" if "batch_norm" in node.base else node.base.strip("_")
 
 
-def _refuse_costly_windows(outputs: list[tuple[str, Prim]]) -> None:
+def _refuse_costly_windows(outputs: list[tuple[str, Prim]], steps: int) -> None:
     """Overlapping windows read each source element several times: only cheap work may be repeated that often.
+
+    Up to `steps` windows that follow each other may share a kernel that repeats nothing.
 
     Raises:
         NotFusibleError: A window repeats more than that.
     """
     prims = walk([prim for _, prim in outputs])
+    count = sum(isinstance(prim, Window) for prim in prims)
+    if 1 < count <= steps and stream_of(build_nest(outputs), plain_layouts(outputs)) is not None:
+        return
     for window in prims:
         if not isinstance(window, Window):
             continue
@@ -79,13 +86,14 @@ def partition(
 ) -> tuple[FusedRegion, ...]:
     """See `regions.plan_regions`."""
     del device
-    return _Partition(graph, fusible, fuse=bool(choices.get("fuse", True))).regions()
+    steps = choices.get("steps", next(iter(steps_of(graph)), 1))
+    return _Partition(graph, fusible, fuse=bool(choices.get("fuse", True)), steps=int(steps)).regions()
 
 
 class _Partition:
-    def __init__(self, graph: Graph, fusible: Callable[[Node], bool] | None, *, fuse: bool) -> None:
+    def __init__(self, graph: Graph, fusible: Callable[[Node], bool] | None, *, fuse: bool, steps: int) -> None:
         self.graph = graph
-        self.fuse = fuse
+        self.fuse, self.steps = fuse, steps
         self.producer = {name: node for node in graph.nodes for name in node.outputs if name is not None}
         self.position = {node.name: index for index, node in enumerate(graph.nodes)}
         self.role: dict[str, str] = {}
@@ -182,7 +190,7 @@ class _Partition:
         inputs = used_inputs(values)
         if len(inputs) > MOST_INPUTS:
             raise NotFusibleError("too many inputs for one kernel")
-        _refuse_costly_windows(values)
+        _refuse_costly_windows(values, self.steps)
         return check_fusible("trial", values)
 
     def _producer_groups(self, node: Node) -> list[_Group]:

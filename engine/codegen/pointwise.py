@@ -11,9 +11,11 @@ from engine.codegen import Tunable
 from engine.codegen.index import Index, variable
 from engine.codegen.kernel_text import Kernel, header, index_type, launch, signature
 from engine.codegen.naming import Namer
-from engine.codegen.prims import Prim
+from engine.codegen.prims import NotFusibleError, Prim, Window, walk
 from engine.codegen.program_ir import Nest, build_nest, merge_loops
 from engine.codegen.regions import Choices
+from engine.codegen.streams import is_large, plan_stream, stream_of, stream_tunables
+from engine.codegen.streams_kernel import write_stream
 from engine.codegen.strips import strip_of, write_strip
 from engine.codegen.transposes import crossing, write_transpose
 from engine.codegen.writer import Lanes, Usage, Writer
@@ -55,7 +57,6 @@ def write_pointwise(
     usage = usage_of(nest, layouts)
     loops, values = merge_loops(nest.rows, lambda trial: _indices(usage, trial))
     nest = nest.substitute(values, loops, ())
-    del device  # One pack a thread fills any device whose memory is the limit.
     key = key or name
     tunables = _tunables(key, nest, layouts, usage)
     across, loads = crossing(nest, layouts, usage_of(nest, layouts))
@@ -68,6 +69,18 @@ def write_pointwise(
             warps = choices.get(depth.key, 8)
             return write_transpose(name, title, nest, across, layouts=layouts, names=names, tunables=tunables,
                                    loads=loads, depth=int(warps if warps in depth.values else 8))
+    stream = stream_of(nest, layouts)
+    if stream is not None:
+        several, first = stream.steps > 1, is_large(stream)
+        streamed = Tunable(key=f"{key}.stream", direction="R", values=(True,) if several else (first, not first),
+                           meaning="blocks that walk down the grid and read each row once")
+        if choices.get(streamed.key, streamed.values[0]) or several:
+            planes = prod(size for _, size in nest.rows) // (stream.height * stream.width)
+            own = stream_tunables(key, stream)
+            return write_stream(name, title, nest, stream, plan_stream(key, stream, planes, choices, device),
+                                layouts=layouts, names=names, tunables=own if several else (streamed, *own))
+        tunables = (streamed, *tunables)
+    _refuse_nested_windows(nest)
     strip = strip_of(nest)
     if strip is not None and len(strip.sizes()) > 1:
         size = Tunable(key=f"{key}.strip", direction="R", values=strip.sizes(),
@@ -80,6 +93,15 @@ def write_pointwise(
                                threads=plan.threads, tunables=tunables)
     plan = _plan(tunables, choices, key)
     return _write(name, title, nest, plan, layouts, names, tunables)
+
+
+def _refuse_nested_windows(nest: Nest) -> None:
+    """Windows over windows are for streams: here the lower ones would be folded anew for each tap."""
+    for window in walk([store.prim for store in nest.stores]):
+        if isinstance(window, Window) and prod(window.kernel) > prod(window.stride) and any(
+            isinstance(below, Window) for below in walk([window.source])
+        ):
+            raise NotFusibleError(f"{window.name} would fold other windows {prod(window.kernel)} times")
 
 
 def order_rows(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Nest:

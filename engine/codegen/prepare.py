@@ -12,6 +12,7 @@ from engine.codegen import Recipe, Tunable
 from engine.codegen.aten_calls import is_random
 from engine.codegen.decompose import decompose
 from engine.codegen.regions import Region, plan_regions
+from engine.codegen.streams import steps_of
 from engine.records import Device
 
 _CONVOLUTIONS = (
@@ -94,6 +95,12 @@ def program_tunables(graph: Graph, recipe: Recipe) -> list[Tunable]:
         found.append(Tunable(
             key="bias", direction="R", values=("fused", "library"), weight=0.3,
             meaning="biases added by the fused kernel that reads the result, or by the library call",
+        ))
+    steps = steps_of(graph) if fuses(recipe) else ()
+    if len(steps) > 1:
+        found.append(Tunable(
+            key="steps", direction="R", values=steps, weight=1.0,
+            meaning="windows of equal geometry that one kernel takes after each other, rows between them on the chip",
         ))
     return found
 

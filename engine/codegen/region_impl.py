@@ -143,14 +143,15 @@ def check_fusible(name: str, outputs: Outputs) -> str:
     for step in steps(name, outputs):
         kind = family(step.outputs)
         if kind == "scans":
-            check_scan(step.outputs, _plain_layouts(step.outputs) | step.stored)
+            check_scan(step.outputs, plain_layouts(step.outputs) | step.stored)
             continue
         nest = build_nest(step.outputs)
-        dry_run(nest, _plain_layouts(step.outputs))
+        dry_run(nest, plain_layouts(step.outputs))
     return kind
 
 
-def _plain_layouts(outputs: Outputs) -> dict[str, TensorSpec]:
+def plain_layouts(outputs: Outputs) -> dict[str, TensorSpec]:
+    """Contiguous layouts of all that is loaded and stored, for trials before real ones are known."""
     specs = {p.value: TensorSpec.contiguous(p.dtype, p.shape) for p in walk([p for _, p in outputs])
              if isinstance(p, Load)}
     return specs | {value: TensorSpec.contiguous(p.dtype, p.shape) for value, p in outputs}
@@ -209,4 +210,4 @@ def used_inputs(outputs: Outputs) -> tuple[str, ...]:
     return tuple(found)
 
 
-__all__ = ["FusedRegion", "NotFusibleError", "check_fusible", "lowered", "used_inputs"]
+__all__ = ["FusedRegion", "NotFusibleError", "check_fusible", "lowered", "plain_layouts", "used_inputs"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from contracts.errors import HieraError, WorkerError
+from engine.evaluate import timing
 from engine.evaluate.session import Session, own
 from engine.evaluate.verify import seeds
 from engine.processes import Worker
@@ -152,7 +153,7 @@ async def _time(judge: Worker, which: str) -> float:
     found, calls = [], LEAST_CALLS
     for number in range(BLOCKS + 1):
         reply = await judge.call("time", timeout_s=TIME_S, which=which, order=[0] * calls, seed=number)
-        found.append(median(reply["times_us"]))
+        found.append(timing.without(reply["empty_us"], [median(reply["times_us"])])[0])
         calls = min(CALLS, max(LEAST_CALLS, int(BLOCK_S * 1e6 / found[-1])))
     return median(found[1:])
 

@@ -58,6 +58,11 @@ class Period:
     clocks: list[ClockSample] = field(default_factory=list)
     strangers: tuple[str, ...] = ()
 
+    def take_off(self, empty_us: float) -> None:
+        """Take what the events themselves cost off every side, the same of each."""
+        self.reference, self.candidate, self.compiled = (
+            timing.without(empty_us, side) for side in (self.reference, self.candidate, self.compiled))
+
 
 @dataclass(frozen=True, slots=True)
 class Slope:
@@ -85,6 +90,7 @@ class Timer:
         self._device, self._compiled, self._gpu = device, compiled, gpu
         self._ledger: Ledger = verifier.ledger
         self._seeds = seeds()
+        self._empty_us: list[float] = []
 
     async def run(self, effort: Effort, fastest_us: float | None = None) -> Timing | None:
         """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
@@ -118,6 +124,7 @@ class Timer:
                 notes.append(f"the GPU was not steady: {why}")
         if period is None:
             return None
+        period.take_off(median(self._empty_us))
         event_us = median(period.candidate)
         wall_us = await self._wall(period, order)
         floor = timing.hard_floor_us(*compulsory_bytes(self._contract), self._device)
@@ -152,7 +159,7 @@ class Timer:
                 found.clocks.append(self._gpu.clocks())
             if self._compiled is not None:
                 worker, which = self._compiled
-                found.compiled.append(await _time(worker, which, chosen, seed))
+                found.compiled.append((await _time(worker, which, chosen, seed))[0])
             if number in audited:
                 await self._audit(chosen, seed)
                 if self._ledger.rejected:
@@ -187,7 +194,9 @@ class Timer:
         return seen[-1], median(reply["times_us"])
 
     async def _reference(self, which: str, order: list[int], seed: int) -> float:
-        return await _time(self._judge, which, order, seed)
+        reference_us, empty_us = await _time(self._judge, which, order, seed)
+        self._empty_us.append(empty_us)
+        return reference_us
 
     async def _candidate(self, order: list[int], seed: int) -> float:
         reply = await self._verifier.ask("block", order=order, seed=seed, keep=True)
@@ -253,9 +262,10 @@ class Timer:
         return min(found, key=lambda slope: slope.wall_us)
 
 
-async def _time(worker: Worker, which: str, order: list[int], seed: int) -> float:
+async def _time(worker: Worker, which: str, order: list[int], seed: int) -> tuple[float, float]:
+    """Median of a block of the judge's, and what its events cost, in microseconds."""
     reply = await worker.call("time", timeout_s=JUDGE_S, which=which, order=order, seed=seed)
     times = reply["times_us"]
     if not times:
         raise WorkerError("the reference was not timed", hint="this is a fault of ours")
-    return median(times)
+    return median(times), reply["empty_us"]

@@ -34,6 +34,7 @@ WALL_FACTOR, WALL_SLACK_US = 1.25, 5.0
 MOST_SLOWED = 1.6
 FLOOR_SHARE = 0.95
 LEAST_BLOCKS = 6
+LEAST_US = 1e-3
 
 
 def summarise(
@@ -73,6 +74,11 @@ def summarise(
         warm_us=warm_us, speedup_vs_compile=versus, compile_ci95=versus_ci, clock=clock, notes=tuple(notes),
         clocks=tuple(clocks), strangers=tuple(strangers),
     )
+
+
+def without(empty_us: float, samples_us: Sequence[float]) -> list[float]:
+    """The samples less what two events cost, and never nothing."""
+    return [max(sample - empty_us, LEAST_US) for sample in samples_us]
 
 
 def _no_narrower(point: float, interval: tuple[float, float], least: float) -> tuple[float, float]:
