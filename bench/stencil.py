@@ -401,6 +401,7 @@ async def main() -> int:
         print(json.dumps(measure(json.loads(options.measure))))
         return 0
     from engine.devices import query_driver
+    from engine.evaluate import gpu_lock
 
     driver = await query_driver()
     if not options.cpu and not driver["devices"]:
@@ -424,7 +425,8 @@ async def main() -> int:
                 continue
             row = await search(case, Path(scratch), share, options)
             if not options.cpu:
-                row["measured"] = measured(row, case)
+                async with gpu_lock.exclusive(0):
+                    row["measured"] = await asyncio.to_thread(measured, row, case)
             wrong += "failed" in row
             document["cases"][case.name] = row
             print(told(case, row), flush=True)
