@@ -1,0 +1,303 @@
+"""Windows over large grids that a block can walk down, one step or several: which they are, and in what sizes.
+
+`streams_kernel` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from contracts.graph import Graph, Node, Ref
+from contracts.tensors import TensorSpec
+from engine.codegen import Tunable
+from engine.codegen.index import Index, offset, variable
+from engine.codegen.prims import Indices, Load, Map, Prim, View, Window, walk
+from engine.codegen.program_ir import Nest
+from engine.codegen.regions import Choices
+from engine.codegen.scalar_ops import SCALAR_OPS
+from engine.records import Device
+
+ITEM_BYTES = {"float32": 4, "float64": 8}
+_LEAST_UNROLLED = 5  # Rows on their way, and one: enough bytes in flight for the memory's latency.
+_MOST_UNROLLED = 3200  # Multiply-adds of a lane in the unrolled loop: more would not fit the instruction cache.
+_MOST_REGISTERS = 232
+_UNIFORM_REGISTERS = 50  # Of weights: the compiler keeps these apart from what each lane has of its own.
+_SHARED_BYTES = 48 << 10  # Of one block, without asking for more.
+_SHARED_OF_PROCESSOR = 227 << 10
+_REGISTERS_OF_PROCESSOR = 1 << 16
+_LARGE = 1 << 18  # Elements of a plane from which this is the first candidate.
+_BALANCED_TAPS = 62  # Multiply-adds a point that take as long as reading and writing it; of either dtype on sm_90.
+LONGEST = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """Windows of a nest that follow each other, and what they run over.
+
+    Attributes:
+        windows: First to last, of equal geometry.
+        row, column: Names of the loops over output rows and columns.
+        height, width: Their sizes.
+        index: The index of every window's result, over the loops.
+        source: The value in memory under the first window.
+        place: Offset of its elements, over the loops.
+    """
+
+    windows: tuple[Window, ...]
+    row: str
+    column: str
+    height: int
+    width: int
+    index: Indices
+    source: Load
+    place: Index
+
+    @property
+    def steps(self) -> int:
+        """Windows in a row."""
+        return len(self.windows)
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Taps down and across."""
+        height, width = self.windows[0].kernel
+        return height, width
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Zeros above and beside."""
+        above, beside = self.windows[0].padding
+        return above, beside
+
+    @property
+    def unrolled(self) -> int:
+        """Rows that the inner loop takes: a multiple of the taps down, so that sums need not move."""
+        taps = self.kernel[0]
+        return taps * -(-_LEAST_UNROLLED // taps)
+
+    @property
+    def copied(self) -> int:
+        """Elements that are copied at once: 16 bytes where rows begin and end so."""
+        start = self.place.without(self.row).without(self.column)
+        numbers = (self.place.coefficient(self.row), self.windows[0].source.shape[-1])
+        each = self.aligned
+        while any(number % each for number in numbers) or not start.divisible(each):
+            each //= 2
+        return each
+
+    @property
+    def aligned(self) -> int:
+        """Elements of 16 bytes."""
+        return 16 // ITEM_BYTES[self.source.dtype]
+
+    @property
+    def shift(self) -> int:
+        """Elements between the start of a copied row and the first one needed, so that copies start where they may."""
+        return -self.steps * self.padding[1] % self.copied
+
+    @property
+    def lead(self) -> int:
+        """Lines that a block takes before the one that finishes its first row."""
+        return self.steps * self.kernel[0] - 1
+
+    def registers(self, columns: int) -> int:
+        """Estimate for a lane of so many columns, from what the compiler took for sm_90."""
+        words = ITEM_BYTES[self.source.dtype] // 4
+        weights = {id(w.weight): prod(w.kernel) * words for w in self.windows if w.weight is not None}
+        down, across = self.kernel
+        sums = (self.steps * down * columns + columns + across - 1) * words
+        return sums + max(sum(weights.values()) - _UNIFORM_REGISTERS, 0) + 24 + 3 * self.steps
+
+    def fits(self, columns: int) -> bool:
+        """True where a lane of so many columns has the registers, and its code is short enough."""
+        code = self.unrolled * self.steps * prod(self.kernel) * columns
+        return code <= _MOST_UNROLLED and self.registers(columns) <= _MOST_REGISTERS
+
+    def columns(self) -> tuple[int, ...]:
+        """Columns that a lane may own, the best first: as many as the widest access moves."""
+        return tuple(count for count in (4, 2, 1) if count <= self.aligned and self.fits(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan:
+    """How a stream runs.
+
+    Attributes:
+        threads: Threads a block.
+        columns: Neighbouring columns a lane owns.
+        rows: Output rows a block writes.
+        wide: Output columns a block writes.
+        resident: Blocks that should be at work on a multiprocessor at once.
+    """
+
+    threads: int
+    columns: int
+    rows: int
+    wide: int
+    resident: int
+
+
+def stream_of(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Stream | None:
+    """What could stream: windows of two dimensions, one or several of equal geometry, over a tensor in memory."""
+    stored = [store.prim for store in nest.stores]
+    windows = [prim for prim in walk(stored) if isinstance(prim, Window)]
+    if not windows or len(windows) > LONGEST or not all(_plain(window) for window in windows):
+        return None
+    first, last = windows[0], windows[-1]
+    alike = all((w.kernel, w.padding, w.shape, w.source.shape, w.compute) == (
+        first.kernel, first.padding, first.shape, first.shape, first.compute) for w in windows[1:])
+    if not alike or (len(windows) > 1 and first.source.shape != first.shape):
+        return None
+    above = stored
+    for window in reversed(windows):
+        if not _only_through_maps(above, window):
+            return None
+        above = [window.source]
+    index = nest.at.get(id(last))
+    if index is None or any(store.prim.shape != last.shape or store.index != index for store in nest.stores):
+        return None
+    loops = dict(nest.rows)
+    found = [next((name for name, size in loops.items() if index[dim] == variable(name, size)), None)
+             for dim in last.dims]
+    row, column = found
+    if row is None or column is None:
+        return None
+    if any({row, column} & index[d].variables() for d in range(len(index)) if d not in last.dims):
+        return None
+    source, at = first.source, index
+    while isinstance(source, View):
+        source, at = source.source, source.forward(at)
+    if not isinstance(source, Load) or source.dtype not in ITEM_BYTES or source.dtype != last.dtype:
+        return None
+    place = offset(at, layouts[source.value].stride)
+    rest = place.without(row).without(column)
+    if place.coefficient(column) != 1 or not place.coefficient(row) or rest.variables() & {row, column}:
+        return None
+    stream = Stream(windows=tuple(windows), row=row, column=column, height=loops[row], width=loops[column],
+                    index=index, source=source, place=place)
+    return stream if stream.columns() else None
+
+
+def _plain(window: Window) -> bool:
+    return (
+        window.kind == "sum" and len(window.dims) == 2 and window.dims == (len(window.shape) - 2, len(window.shape) - 1)
+        and window.stride == (1, 1) and window.dilation == (1, 1) and min(window.kernel) > 1
+        and window.dtype == window.compute
+    )
+
+
+def _only_through_maps(values: Sequence[Prim], window: Window) -> bool:
+    """True where `values` read the window's result at their own place, and no window below it."""
+    seen: set[int] = set()
+    stack = list(values)
+    while stack:
+        prim = stack.pop()
+        if prim is window or id(prim) in seen:
+            continue
+        seen.add(id(prim))
+        if isinstance(prim, Map) and prim.shape == window.shape:
+            stack.extend(prim.sources())
+        elif any(isinstance(below, Window) for below in walk([prim])):
+            return False
+    return True
+
+
+def is_large(stream: Stream) -> bool:
+    """True where a plane fills many blocks and most of a block's columns lie in it."""
+    return stream.height * stream.width >= _LARGE and stream.width >= 256
+
+
+def steps_of(graph: Graph) -> tuple[int, ...]:
+    """How many windows that follow each other one kernel may take, the default first; empty where none do."""
+    depth: dict[str, int] = {}
+    longest, last = 1, None
+    for node in graph.nodes:
+        out = next((name for name in node.outputs if name is not None), None)
+        if out is None:
+            continue
+        reached = max((depth.get(name, 0) for name in node.refs()), default=0)
+        if _may_be_step(node, graph.values):
+            depth[out] = reached + 1
+            if depth[out] > longest:
+                longest, last = depth[out], node
+        elif node.base in SCALAR_OPS:
+            depth[out] = reached
+    if last is None:
+        return ()
+    counts = [count for count in (1, 2, LONGEST) if count <= longest]
+    taps, plane = (prod(graph.values[name].shape[-2:]) for name in (_value(last, "weight"), last.out))
+    default = next((count for count in counts if count * taps >= _BALANCED_TAPS), counts[-1]) if plane >= _LARGE else 1
+    return (default, *(count for count in counts if count != default))
+
+
+def _may_be_step(node: Node, values: Mapping[str, TensorSpec]) -> bool:
+    """True for a depthwise convolution of two dimensions that keeps the grid's size."""
+    if node.base not in ("conv2d", "convolution") or node.args.get("transposed"):
+        return False
+    grid, weight = values[_value(node, "input")], values[_value(node, "weight")]
+    return len(grid.shape) == 4 and weight.shape[1] == 1 and grid.shape == values[node.out].shape
+
+
+def _value(node: Node, argument: str) -> str:
+    value = node.args[argument]
+    assert isinstance(value, Ref)
+    return value.name
+
+
+def stream_tunables(key: str, stream: Stream) -> tuple[Tunable, ...]:
+    """Choices of a stream, beside whether to be one."""
+    columns = stream.columns()
+    threads = [count for count in (128, 64, 96, 256, 32)
+               if shared_bytes(stream, count, columns[0]) <= _SHARED_BYTES]
+    choices = (
+        Tunable(key=f"{key}.stream_threads", direction="P", values=tuple(threads),
+                meaning="threads that walk down the grid side by side"),
+        Tunable(key=f"{key}.waves", direction="P", values=(2, 4, 1, 8),
+                meaning="how often blocks fill all multiprocessors; more of them repeat more rows between them"),
+        Tunable(key=f"{key}.columns", direction="R", values=columns, meaning="neighbouring columns that a lane owns"),
+    )
+    return tuple(choice for choice in choices if len(choice.values) > 1)
+
+
+def plan_stream(key: str, stream: Stream, planes: int, choices: Choices, device: Device) -> StreamPlan:
+    """Settle sizes: the choices, and as many rows a block as fill the device's multiprocessors evenly."""
+    chosen = {"stream_threads": 128, "waves": 2, "columns": stream.columns()[0]}
+    for tunable in stream_tunables(key, stream):
+        wish = choices.get(tunable.key, tunable.values[0])
+        chosen[tunable.key.removeprefix(f"{key}.")] = int(wish if wish in tunable.values else tunable.values[0])
+    threads, columns = chosen["stream_threads"], chosen["columns"]
+    wide = threads * columns - (stream.steps - 1) * (stream.kernel[1] - 1)
+    wide -= wide % stream.aligned
+    by_registers = _REGISTERS_OF_PROCESSOR // (threads * -(-stream.registers(columns) // 8) * 8)
+    by_memory = _SHARED_OF_PROCESSOR // (shared_bytes(stream, threads, columns) + 1024)
+    resident = max(1, min(by_registers, by_memory, 2048 // threads))
+    beside = planes * -(-stream.width // wide)
+    chunks = max(1, chosen["waves"] * resident * device.sm_count // beside)
+    lines = max(-(-stream.height // chunks), 8) + stream.lead
+    lines = -(-lines // stream.unrolled) * stream.unrolled
+    return StreamPlan(threads=threads, columns=columns, rows=lines - stream.lead, wide=wide, resident=resident)
+
+
+def slots(stream: Stream, step: int) -> int:
+    """Rows of a step's source that are in shared memory at once; the inner loop's length is a multiple."""
+    if step == 0:
+        return stream.unrolled
+    return next(count for count in range(2, stream.unrolled + 1) if stream.unrolled % count == 0)
+
+
+def packs(stream: Stream, step: int, columns: int) -> int:
+    """Accesses in which a lane reads its part of a row for a step."""
+    return -(-(columns + stream.kernel[1] - 1 + (stream.shift if step == 1 else 0)) // columns)
+
+
+def row_length(stream: Stream, threads: int, columns: int) -> int:
+    """Elements of a row in shared memory: the last lane reads beyond its own columns."""
+    return -(-(threads + packs(stream, 1, columns) - 1) * columns // stream.aligned) * stream.aligned
+
+
+def shared_bytes(stream: Stream, threads: int, columns: int) -> int:
+    """Shared memory of a block."""
+    rows = sum(slots(stream, step) for step in range(stream.steps))
+    return rows * row_length(stream, threads, columns) * ITEM_BYTES[stream.source.dtype]

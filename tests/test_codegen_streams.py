@@ -1,0 +1,106 @@
+"""Windows that a block takes on its way down the grid, one step or several in a kernel, agree with torch."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from engine.codegen.regions import plan_regions
+from engine.codegen.streams import steps_of
+from tests.codegen_harness import H200, Compiled, assert_close, export_graph
+
+
+class Box(nn.Module):
+    """Steps of one stencil; `between` works on what a step gives."""
+
+    def __init__(self, radius, steps, dtype, channels=1, between=None):
+        super().__init__()
+        width = 2 * radius + 1
+        weight = torch.rand(channels, 1, width, width, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        self.register_buffer("weight", (weight / weight.sum() * channels).to(dtype))
+        self.radius, self.steps = radius, steps
+        self.between = between or (lambda x: x)
+
+    def forward(self, x):
+        for _ in range(self.steps):
+            x = self.between(F.conv2d(x, self.weight, padding=self.radius, groups=self.weight.shape[0]))
+        return x
+
+
+def grid(*shape, dtype=torch.float64):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64).to(dtype)
+
+
+def streamed(module, x, steps=1, **choices):
+    """The module's kernels with 32 threads a block, so that small grids have several blocks."""
+    graph, state, _ = export_graph(module.eval(), [x])
+    regions = plan_regions(graph, choices={"steps": steps}, device=H200)
+    wanted = {"stream": True, "stream_threads": 32, **choices}
+    run = Compiled(graph, regions, choices={f"{r.name}.{key}": value for r in regions for key, value in wanted.items()})
+    with torch.no_grad():
+        assert_close(run(*state, x)[0], module(x))
+    return run
+
+
+float32, float64 = torch.float32, torch.float64
+BOXES = {
+    "radius 3, two steps": (Box(3, 2, float64), grid(1, 1, 37, 75), 2),
+    "radius 3, two steps, even sizes": (Box(3, 2, float32), grid(1, 1, 40, 264, dtype=float32), 2),
+    "radius 1, four steps": (Box(1, 4, float64), grid(1, 1, 33, 130), 4),
+    "channels and batches": (Box(1, 2, float32, channels=3), grid(2, 3, 21, 36, dtype=float32), 2),
+    "work between steps": (Box(2, 2, float64, between=lambda x: torch.relu(x - 0.4) * 1.5),
+                           grid(1, 1, 30, 66), 2),
+    "two weights": (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Tanh(), nn.Conv2d(1, 1, 3, padding=1)),
+                    grid(1, 1, 19, 70, dtype=float32), 2),
+}
+
+
+@pytest.mark.parametrize(("module", "x", "steps"), BOXES.values(), ids=BOXES)
+def test_steps_that_share_a_kernel(module, x, steps):
+    run = streamed(module, x, steps, waves=1)
+
+    assert len(run.regions) == 1
+    assert f"Tunables   steps = {steps}" in run.text
+
+
+SINGLE = {
+    "no padding, a window higher than wide": (nn.Conv2d(1, 1, (5, 2)).double(), grid(1, 1, 41, 77)),
+    "padding of more than the window's half": (nn.Conv2d(2, 2, 3, padding=2, groups=2), grid(1, 2, 20, 64, dtype=float32)),
+    "mean of neighbours": (nn.Sequential(nn.AvgPool2d(3, 1, 1), nn.SiLU()), grid(2, 2, 18, 33, dtype=float32)),
+    "radius 4": (Box(4, 1, float64), grid(1, 1, 25, 66)),
+}
+
+
+@pytest.mark.parametrize(("module", "x"), SINGLE.values(), ids=SINGLE)
+def test_one_step(module, x):
+    run = streamed(module, x, waves=4)
+
+    assert "Tunables   steps = 1" in run.text
+
+
+def test_every_choice_of_columns_and_threads_is_correct():
+    for columns in (1, 2):
+        for threads in (64, 32):
+            streamed(Box(1, 2, float64), grid(1, 1, 24, 130), 2, columns=columns, stream_threads=threads)
+
+
+def test_a_result_between_steps_that_is_wanted_keeps_them_apart():
+    class Both(Box):
+        def forward(self, x):
+            first = F.conv2d(x, self.weight, padding=1)
+            return F.conv2d(first, self.weight, padding=1), first
+
+    graph, _, _ = export_graph(Both(1, 2, float64), [grid(1, 1, 9, 12)])
+
+    assert len(plan_regions(graph, choices={"steps": 2}, device=H200)) == 2
+
+
+def test_large_grids_take_as_many_steps_as_balance_arithmetic_and_memory():
+    def steps(radius, size, count=4):
+        graph, _, _ = export_graph(Box(radius, count, float64), [torch.empty(1, 1, size, size, dtype=float64)])
+        return steps_of(graph)
+
+    assert steps(3, 1024) == (2, 1, 4)
+    assert steps(1, 1024) == (4, 1, 2)
+    assert steps(1, 64) == (1, 2, 4)
+    assert steps(3, 1024, count=1) == ()
