@@ -6,6 +6,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from engine.codegen.regions import plan_regions
+from engine.codegen.shifted_sums import join_shifted_sums
+from engine.codegen.simplify import simplify
 from engine.codegen.streams import steps_of
 from tests.codegen_harness import H200, Compiled, assert_close, export_graph
 
@@ -76,6 +78,60 @@ def test_one_step(module, x):
     run = streamed(module, x, waves=4)
 
     assert "Tunables   steps = 1" in run.text
+
+
+class Slices(nn.Module):
+    """Steps of a star, or of any other shifts, as sums of slices."""
+
+    def __init__(self, offsets, steps=1, pad=2):
+        super().__init__()
+        self.offsets, self.steps, self.pad = offsets, steps, pad
+
+    def forward(self, x):
+        for _ in range(self.steps):
+            near = F.pad(x, (self.pad,) * 4)
+            height, width = (size - 2 * self.pad for size in near.shape[-2:])
+            total = 0.5 * x
+            for number, (down, right) in enumerate(self.offsets, 1):
+                top, left = self.pad + down, self.pad + right
+                total = total - near[..., top : top + height, left : left + width] / (8 * number)
+            x = total
+        return x
+
+
+STAR = tuple((far * down, far * right) for far in (1, 2) for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)))
+
+
+@pytest.mark.parametrize(("offsets", "steps", "dtype"), [
+    (STAR, 1, float64), (STAR, 2, float32), (((-2, -1), (-1, 1), (0, 2), (-2, 0)), 2, float64)])
+def test_sums_of_slices_are_stencils(offsets, steps, dtype):
+    x, module = grid(25, 70, dtype=dtype), Slices(offsets, steps)
+    graph, _, _ = export_graph(module, [x])
+    joined = join_shifted_sums(simplify(graph))
+    (region,) = plan_regions(joined, choices={"steps": steps}, device=H200)
+
+    for stream in (True, False) if steps == 1 else (True,):
+        choices = {f"{region.name}.stream": stream, f"{region.name}.stream_threads": 32}
+        run = Compiled(joined, (region,), choices=choices)
+        assert ("__pipeline_memcpy_async" in run.text) == stream
+        assert_close(run(x)[0], module(x))
+    assert [node.base for node in joined.nodes] == ["shifted_sum"] * steps
+
+
+def test_sums_of_several_tensors_and_of_what_is_needed_elsewhere_stay_apart():
+    def both(x, y):
+        near = F.pad(x, (1, 1, 1, 1))
+        star = near[1:-1, :-2] + near[1:-1, 2:] + near[:-2, 1:-1] + near[2:, 1:-1]
+        return star * 0.25 + y, star * x, near[2:, 2:] + near[:-2, :-2]
+
+    inputs = [grid(9, 12), grid(9, 12)]
+    graph, _, _ = export_graph(both, inputs)
+    joined = join_shifted_sums(simplify(graph))
+
+    assert [node.base for node in joined.nodes].count("shifted_sum") == 1
+    run = Compiled(joined, plan_regions(joined, device=H200))
+    for got, want in zip(run(*inputs), both(*inputs), strict=True):
+        assert_close(got, want)
 
 
 def test_every_choice_of_columns_and_threads_is_correct():

@@ -46,7 +46,7 @@ def lowers(*bases: str, role: str = "compute") -> Callable[[Rule], Rule]:
 def entry_of(node: Node) -> Entry | None:
     """The rule for a node, or None if only a library can do it."""
     load_rules()
-    if not node.op.startswith("aten."):
+    if not node.op.startswith(("aten.", "hiera.")):
         return None
     found = RULES.get(node.base)
     if found is None and scalar_op(node.base) is not None:
@@ -63,6 +63,7 @@ def load_rules() -> None:
         lower_scans,
         lower_views,
         lower_windows,
+        shifted_sums,
     )
 
 

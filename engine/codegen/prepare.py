@@ -12,6 +12,7 @@ from engine.codegen import Recipe, Tunable
 from engine.codegen.aten_calls import is_random
 from engine.codegen.decompose import decompose
 from engine.codegen.regions import Region, plan_regions
+from engine.codegen.shifted_sums import join_shifted_sums
 from engine.codegen.streams import steps_of
 from engine.records import Device
 
@@ -43,6 +44,7 @@ def prepare(
         graph = decompose(graph)
     if not fuses(recipe):
         return graph, ()
+    graph = join_shifted_sums(graph, left_to_calls)
     calls = _wide_joins(graph) if recipe.space == "cuda_libs_torch" else set()
 
     def planned(graph: Graph) -> tuple[Region, ...]:

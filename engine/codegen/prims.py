@@ -208,6 +208,7 @@ class Window(Prim):
         kernel, stride, padding, dilation: One a window dimension; padding may differ before and after.
         weight: Factors of a convolution, with one index a window dimension after its first two.
         weight_index: From an index here and the window position to an index of `weight`.
+        factors: Instead of weights, the taps that count and their factors; all others are zero.
     """
 
     kind: str
@@ -220,6 +221,7 @@ class Window(Prim):
     compute: str
     weight: Prim | None = None
     weight_index: Callable[[Indices, Indices], Indices] | None = None
+    factors: tuple[tuple[tuple[int, ...], float], ...] = ()
 
     def sources(self) -> Iterator[Prim]:  # noqa: D102
         yield self.source

@@ -17,6 +17,7 @@ from engine.codegen.prims import Indices, Load, Map, Prim, View, Window, walk
 from engine.codegen.program_ir import Nest
 from engine.codegen.regions import Choices
 from engine.codegen.scalar_ops import SCALAR_OPS
+from engine.codegen.shifted_sums import SHIFTED_SUM, taps_of
 from engine.records import Device
 
 ITEM_BYTES = {"float32": 4, "float64": 8}
@@ -112,7 +113,8 @@ class Stream:
 
     def fits(self, columns: int) -> bool:
         """True where a lane of so many columns has the registers, and its code is short enough."""
-        code = self.unrolled * self.steps * prod(self.kernel) * columns
+        taps = len(self.windows[0].factors) or prod(self.kernel)
+        code = self.unrolled * self.steps * taps * columns
         return code <= _MOST_UNROLLED and self.registers(columns) <= _MOST_REGISTERS
 
     def columns(self) -> tuple[int, ...]:
@@ -218,7 +220,7 @@ def steps_of(graph: Graph) -> tuple[int, ...]:
         if out is None:
             continue
         reached = max((depth.get(name, 0) for name in node.refs()), default=0)
-        if _may_be_step(node, graph.values):
+        if _taps(node, graph.values):
             depth[out] = reached + 1
             if depth[out] > longest:
                 longest, last = depth[out], node
@@ -227,17 +229,21 @@ def steps_of(graph: Graph) -> tuple[int, ...]:
     if last is None:
         return ()
     counts = [count for count in (1, 2, LONGEST) if count <= longest]
-    taps, plane = (prod(graph.values[name].shape[-2:]) for name in (_value(last, "weight"), last.out))
+    taps, plane = _taps(last, graph.values), prod(graph.values[last.out].shape[-2:])
     default = next((count for count in counts if count * taps >= _BALANCED_TAPS), counts[-1]) if plane >= _LARGE else 1
     return (default, *(count for count in counts if count != default))
 
 
-def _may_be_step(node: Node, values: Mapping[str, TensorSpec]) -> bool:
-    """True for a depthwise convolution of two dimensions that keeps the grid's size."""
+def _taps(node: Node, values: Mapping[str, TensorSpec]) -> int:
+    """Multiply-adds a point of a stencil that keeps the grid's size; 0 for other nodes."""
+    if node.base == SHIFTED_SUM:
+        keeps = values[_value(node, "self")].shape == values[node.out].shape
+        return len(taps_of(node)) if keeps else 0
     if node.base not in ("conv2d", "convolution") or node.args.get("transposed"):
-        return False
+        return 0
     grid, weight = values[_value(node, "input")], values[_value(node, "weight")]
-    return len(grid.shape) == 4 and weight.shape[1] == 1 and grid.shape == values[node.out].shape
+    depthwise = len(grid.shape) == 4 and weight.shape[1] == 1 and grid.shape == values[node.out].shape
+    return prod(weight.shape[2:]) if depthwise else 0
 
 
 def _value(node: Node, argument: str) -> str:

@@ -20,7 +20,7 @@ from engine.codegen.naming import Namer
 from engine.codegen.prims import Indices
 from engine.codegen.program_ir import Nest
 from engine.codegen.rows_kernel import decode, indented
-from engine.codegen.scalar_types import COMPUTE_TYPE
+from engine.codegen.scalar_types import COMPUTE_TYPE, literal
 from engine.codegen.streams import ITEM_BYTES, Stream, StreamPlan, packs, row_length, slots
 from engine.codegen.writer import Lanes, Scalar, Writer
 
@@ -185,17 +185,30 @@ class _Body:
         factor = f" * {self.weights[id(window.weight)]}[{tap_h}][{tap_w}]" if window.weight is not None else ""
         first = f"{shift} + k" if shift else "k"
         here = f"{sums}[(step + {down} - {tap_h}) % {down}][k]"
+        # Neighbouring additions go to different sums: none waits for the one before.
+        additions = _unrolled(tap_w, across, _unrolled(tap_h, down, _unrolled("k", plan.columns, [
+            f"{here} = ({tap_h} == 0 && {tap_w} == 0 ? 0 : {here}) + {values}[{tap_w} + {first}]{factor};"])))
+        if window.factors:
+            additions = _unrolled("k", plan.columns, self._numbers(step, values, shift))
         start = f"&{self.rows[step - 1]}[{slot}][(threadIdx.x + p) * {plan.columns}]"
         lines = [
             f"{self.ctype} {values}[{count * plan.columns}];",
             *_unrolled("p", count, [
                 f"{pack} const pack = load_pack<{plan.columns}>({start});",
                 *_unrolled("k", plan.columns, [f"{values}[p * {plan.columns} + k] = pack.at[k];"])]),
-            # Neighbouring additions go to different sums: none waits for the one before.
-            *_unrolled(tap_w, across, _unrolled(tap_h, down, _unrolled("k", plan.columns, [
-                f"{here} = ({tap_h} == 0 && {tap_w} == 0 ? 0 : {here}) + {values}[{tap_w} + {first}]{factor};"]))),
+            *additions,
         ]
         return ["{", *indented([*lines, *(self._finish(step) if step == stream.steps else self._pass_on(step))]), "}"]
+
+    def _numbers(self, step: int, values: str, shift: int) -> list[str]:
+        """Additions of the taps that count, column by column; the first to reach a new row begins its sum."""
+        down, begun, lines = self.stream.kernel[0], False, []
+        for (tap_h, tap_w), number in sorted(self.stream.windows[step - 1].factors, key=lambda one: one[0][::-1]):
+            here = f"{self.sums[step - 1]}[(step + {down - tap_h}) % {down}][k]"
+            sign = "+=" if tap_h or begun else "="
+            begun = begun or not tap_h
+            lines.append(f"{here} {sign} {values}[{shift + tap_w} + k] * {literal(number, self.ctype)};")
+        return lines
 
     def _done(self, step: int) -> str:
         """The sum that the row at hand finished."""

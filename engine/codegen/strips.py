@@ -50,7 +50,7 @@ def strip_of(nest: Nest) -> Strip | None:
     if len(windows) != 1 or len(nest.rows) < 2:
         return None
     (window,) = windows
-    if window.kind not in ("sum", "max") or len(window.dims) < 2 or window.dilation[-2] != 1:
+    if window.kind not in ("sum", "max") or window.factors or len(window.dims) < 2 or window.dilation[-2] != 1:
         return None
     index = nest.at.get(id(window))
     if index is None or window.kernel[-2] <= window.stride[-2]:

@@ -23,6 +23,11 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     lines = [f"{ctype} {name} = {literal(0, ctype) if prim.kind == 'sum' else worst};"]
     if at_name:
         lines.append(f"int64_t {at_name} = -1;")
+    if prim.factors:
+        lines += _with_factors(writer, prim, index, name)
+        depth = max(writer.depth_of(frozenset().union(*(i.variables() for i in index))), 0)
+        writer.scopes[depth].lines += lines
+        return writer.kept_if_resident(key, ctype, prim.name, Scalar(name, depth))
     taps: list[Index] = []
     places: list[Index] = []
     loops: list[str] = []
@@ -81,6 +86,24 @@ def write_window(writer: Writer, prim: Window, index: Indices, key: object) -> S
     writer.scopes[depth].lines += lines
     result_type = "int64_t" if at_name else ctype
     return writer.kept_if_resident(key, result_type, prim.name, Scalar(at_name or name, depth))
+
+
+def _with_factors(writer: Writer, prim: Window, index: Indices, name: str) -> list[str]:
+    """One statement a tap: most of the window may not count."""
+    lines: list[str] = []
+    for taps, factor in prim.factors:
+        place = list(index)
+        for tap, dim, stride, dilation, padding in zip(
+            taps, prim.dims, prim.stride, prim.dilation, prim.padding, strict=True
+        ):
+            place[dim] = index[dim] * stride + tap * dilation - padding
+        writer.open(frozenset(), barrier=True)
+        test = writer.test_text([(place[dim], 0, prim.source.shape[dim]) for dim in prim.dims])
+        value = writer.value(prim.source, tuple(place))
+        writer.line(f"{name} += {value.text} * {literal(factor, COMPUTE_TYPE[prim.compute])};")
+        body = [f"    {line}" for line in writer.close()]
+        lines += [f"if ({test}) {{" if test != "true" else "{", *body, "}"]
+    return lines
 
 
 def _product(values: tuple[int, ...]) -> int:
