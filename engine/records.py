@@ -390,12 +390,17 @@ class Counters:
     limiter: str = ""
 
 
+# What a candidate's failure is called that is right as far as it was looked at, but slower than the best so far.
+SLOWER = "slower"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a candidate went no further.
 
     Attributes:
-        stage: The stage that stopped it: `screen`, `build`, `verify`, `time`, `profile`, `confirm`.
+        stage: The stage that stopped it: `screen`, `build`, `verify`, `time`, `profile`, `confirm`; or `SLOWER`, where
+            nothing is known against it but that it is slower than another.
         reason: One sentence for a person; names the check.
         log_tail: The last lines of the tool's own output.
         errors: Compiler messages with the user's lines.
@@ -424,3 +429,8 @@ class Evaluation:
     confirmed: bool | None = None
     # Wall seconds of each part: `build`, `wait` for the judge or the GPU, `load`, `verify`, `time`.
     stage_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def slower(self) -> bool:
+        """True where all that stands against it is that it is slower than another: its time is a brief one."""
+        return self.failure is not None and self.failure.stage == SLOWER

@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from engine.records import Candidate, Device, Evaluation
+from engine.records import SLOWER, Candidate, Device, Evaluation
 from engine.trajectory import Trajectory, Usage
 
 SCHEMA = 1
@@ -231,6 +231,8 @@ def state(trajectory: Trajectory, evaluation: Evaluation | None) -> str:
     """How far a candidate came, in a word or two."""
     if evaluation is None:
         return "not judged"
+    if evaluation.slower:
+        return SLOWER
     if evaluation.failure is not None or not trajectory.accepted(evaluation.candidate_id):
         return "rejected"
     return "confirmed" if evaluation.confirmed else evaluation.stage

@@ -49,7 +49,7 @@ def _failed(evaluation: Evaluation) -> list[str]:
     failure = evaluation.failure
     if failure is None:
         return []
-    lines = ["", f"rejected at {failure.stage}: {failure.reason}"]
+    lines = ["", f"slower: {failure.reason}" if evaluation.slower else f"rejected at {failure.stage}: {failure.reason}"]
     lines += [f"  line {error.line}: {error.message}" if error.line is not None else f"  {error.message}"
               for error in failure.errors]
     return [*lines, "", "the tool's last lines:", failure.log_tail] if failure.log_tail else lines

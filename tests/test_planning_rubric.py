@@ -14,7 +14,7 @@ from engine.codegen import Tunable
 from engine.planning import bottleneck, facts, spa, ssda
 from engine.planning.bottleneck import Lesson
 from engine.planning.catalog import load_catalog, parse_note
-from engine.records import Candidate, KernelFacts, WorkloadProfile
+from engine.records import SLOWER, Candidate, Failure, KernelFacts, WorkloadProfile
 from tests.fakes import WORKLOAD, contract_of, evaluation_of
 
 CATALOG = load_catalog()
@@ -135,6 +135,14 @@ def test_lessons_come_from_parents_and_children_whatever_the_space():
     assert found == (
         Lesson(bottleneck="dram-bandwidth", direction="M", space="cuda_libs", gain=1.25, candidate="c"),
         Lesson(bottleneck="dram-bandwidth", direction="P", space="cuda", gain=None, candidate="w"))
+
+
+def test_a_candidate_that_was_left_as_slower_teaches_its_brief_time():
+    parent = Candidate(id="p", source="1", space="cuda")
+    slow = Candidate(id="s", source="2", space="cuda", direction="M", parents=("p",))
+    left = replace(evaluation_of(slow, us=100.0), failure=Failure(stage=SLOWER, reason="0.5x where the best has 1x"))
+    found = bottleneck.lessons([parent, slow], {"p": measured("dram-bandwidth"), "s": left}, WORKLOAD, "match")
+    assert [(lesson.direction, lesson.gain) for lesson in found] == [("M", 0.5)]
 
 
 def test_results_move_the_space():

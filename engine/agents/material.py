@@ -187,7 +187,7 @@ def tried(situation: Situation) -> tuple[str, ...]:
 def failures(situation: Situation) -> tuple[str, ...]:
     """First errors of failed candidates, the newest first: five, two, none."""
     failed = [(c, situation.trajectory.evaluations[c.id]) for c in reversed(known(situation))
-              if situation.trajectory.evaluations[c.id].failure is not None]
+              if (e := situation.trajectory.evaluations[c.id]).failure is not None and not e.slower]
     texts = [data(f"why candidate {c.id} failed", failure(evaluation, most=2)) for c, evaluation in failed]
     return tuple("\n".join(texts[:n]) for n in ((5, 2, 0) if texts else (0,)))
 
@@ -244,7 +244,9 @@ def best_source(situation: Situation) -> tuple[str, ...]:
 
 def _verdict(situation: Situation, candidate: Candidate) -> str:
     found = situation.trajectory.evaluations[candidate.id]
-    if found.failure is not None:
+    if found.slower and found.timing is not None:
+        said = f"right as far as it was looked at, but slower: {found.timing.speedup:.2f}x"
+    elif found.failure is not None:
         said = f"rejected at {found.failure.stage}"
     elif not situation.trajectory.accepted(candidate.id):
         said = f"not accepted: {why_not(situation.trajectory, found)[:100]}"

@@ -56,7 +56,8 @@ def result_row(task: BenchTask, trajectory: Trajectory | None, *, settings: Mapp
         "driver": trajectory.device.driver if trajectory.device else None,
         "first_verified_s": None if first_s is None else round(first_s + begin_s, 2),
         "stop_reason": trajectory.stopped.reason if trajectory.stopped else None,
-        "candidates": len(spent), "rejected": dict(Counter(e.failure.stage for e in evaluations if e.failure)),
+        "candidates": len(spent), "slower": sum(e.slower for e in evaluations),
+        "rejected": dict(Counter(e.failure.stage for e in evaluations if e.failure and not e.slower)),
         "reasons": reasons(trajectory)[:5],
         "build_s": round(sorted(builds)[len(builds) // 2], 3) if builds else None,
         "bound": trajectory.workload.bound if trajectory.workload else None,
@@ -175,7 +176,7 @@ def rounds(trajectory: Trajectory) -> list[dict[str, Any]]:
 def reasons(trajectory: Trajectory) -> list[str]:
     """Why candidates were not accepted, each once, the most common first."""
     failures = Counter(f"{e.failure.stage}: {e.failure.reason}"[:300] for e in trajectory.evaluations.values()
-                       if e.failure)
+                       if e.failure and not e.slower)
     return [reason for reason, _ in failures.most_common()]
 
 

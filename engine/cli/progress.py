@@ -84,7 +84,7 @@ class Progress:
         candidate = trajectory.candidate(evaluation.candidate_id)
         what = f"{candidate.space} {report.titled(candidate)}".strip() if candidate else ""
         if evaluation.failure is not None:
-            said = f"rejected: {evaluation.failure.reason}"
+            said = f"{'slower' if evaluation.slower else 'rejected'}: {evaluation.failure.reason}"
         elif evaluation.timing is not None:
             said = f"{evaluation.timing.median_us:.4g} us, {evaluation.timing.speedup:.2f}x"
         elif trajectory.accepted(evaluation.candidate_id):

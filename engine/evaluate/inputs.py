@@ -1,9 +1,11 @@
-"""What a build is made from beside the text: headers of the contract folder, and nvcc's name of the device."""
+"""What a build is made from beside the text, the reference's own text, and nvcc's name of the device."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+from contracts.errors import InputError
 
 
 def architecture(sm: str) -> str:
@@ -14,6 +16,21 @@ def architecture(sm: str) -> str:
     digits = sm.replace(".", "").removeprefix("sm_")
     plain = digits.rstrip("af")
     return digits if digits != plain else plain + ("a" if int(plain) >= 90 else "")
+
+
+def reference_text(folder: Path) -> tuple[Path, str]:
+    """The user's own kernel in a contract folder, where that is the reference, and its file.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    path = folder / "reference.cu"
+    if not path.exists():
+        path = folder / "cuda_source.cu"
+    try:
+        return path, path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"the reference cannot be read: {error}", hint="restore the file", file=path) from None
 
 
 def local_headers(folder: Path, source: str) -> dict[str, str]:

@@ -23,19 +23,19 @@ from engine.evaluate.build import Builder
 from engine.evaluate.cache import code_key
 from engine.evaluate.checks import Ledger, merged
 from engine.evaluate.host_build import emulated_build
+from engine.evaluate.inputs import reference_text
+from engine.evaluate.pace import Pace
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import NotStartedError, Prestarted, Session, own
 from engine.evaluate.verify import Draws, Limits, StoppedError, Verifier
-from engine.evaluate.watch import Allowance, room
-from engine.nvml import Gpu, find_gpu
+from engine.evaluate.watch import allowance_of, room
+from engine.nvml import find_gpu
 from engine.records import Baseline, Build, Candidate, Check, Counters, Device, Evaluation, Failure
 from engine.toolchain import Toolchain
 
 LEAST_BUDGET_BYTES = 2 << 30
 HOST_BUDGET_BYTES = 1 << 30
-# Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
-GPU_SHARE, HELD_SETS = 0.4, 5
 # Who met a full card waits this long for other processes to give memory back, and tries again.
 ROOM_S, ROOM_SHARE = 20.0, 0.3
 SEARCH_LIMITS = Limits()
@@ -115,14 +115,14 @@ class LocalEvaluator:
         self._judged_folder = judged_folder
         self.session = Session(
             toolchain, self._reduced or contract, judged_folder, "cpu" if self._emulated else f"cuda:{device.index}",
-            budget_bytes=self._budget_bytes, prestarted=prestarted, allowance=_allowance(self._gpu, device, contract),
+            budget_bytes=self._budget_bytes, prestarted=prestarted, allowance=allowance_of(self._gpu, device, contract),
             beside=self._beside_others)
         self._baselines = Baselines(
             self.session, toolchain, self._judged_folder, device, self._settings.compile_baseline,
             beside=self._beside_others)
         self._one_at_a_time = asyncio.Lock()
         self._draws = Draws()
-        self._fastest_us: float | None = None
+        self._pace = Pace()
         self._preparing: asyncio.Task[None] | None = None
         self.healthy = True
 
@@ -193,6 +193,7 @@ class LocalEvaluator:
         """
         begin = time.perf_counter()
         self.begin()
+        self._pace.enter(candidate)
         evaluation = await self._evaluate(contract, candidate)
         return replace(evaluation, seconds=time.perf_counter() - begin)
 
@@ -314,7 +315,8 @@ class LocalEvaluator:
             watch.lap("wait")
             ledger = Ledger(contract.precision)
             locked: dict[str, str] = {}
-            seen = None
+            seen = glance = None
+            whole = True
             trouble: Failure | None = None
             stage = "verify"
             worker = None
@@ -325,21 +327,32 @@ class LocalEvaluator:
                                     limits or self._settings.limits, emulated=self._emulated,
                                     beside=self._beside_others, draws=self._draws if limits is None else None)
                 self._null_test(ledger)
-                await verifier.run()
-                watch.lap("verify")
-                if not ledger.rejected and effort is not None:
-                    stage = "time"
-                    timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
-                                          self._baselines.compiled(), self._gpu)
+                timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
+                                      self._baselines.compiled(), self._gpu)
+
+                async def behind() -> bool:
+                    nonlocal glance
+                    watch.lap("verify")
                     async with self._alone():
                         watch.lap("wait")
-                        seen = await timer.run(effort, self._fastest_us if effort is self._settings.search else None)
+                        glance = await timer.glance()
+                    watch.lap("time")
+                    return self._pace.leaves(glance)
+
+                searching = effort is self._settings.search and self._pace.asks(candidate)
+                whole = await verifier.run(behind if searching else None)
+                watch.lap("verify")
+                if whole and not ledger.rejected and effort is not None:
+                    stage = "time"
+                    async with self._alone():
+                        watch.lap("wait")
+                        seen = await timer.run(effort)
                     watch.lap("time")
                     if not ledger.rejected:
                         await verifier.again(2)
                         watch.lap("verify")
                     if seen is not None and not ledger.rejected:
-                        self._fastest_us = min(seen.median_us, self._fastest_us or seen.median_us)
+                        self._pace.took(seen)
             except StoppedError:
                 await self._recover()
             except NotStartedError as error:
@@ -373,6 +386,9 @@ class LocalEvaluator:
                               failure=Failure(stage=stage, reason=reason, log_tail=log))
         if trouble is not None:
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, failure=trouble)
+        if glance is not None and not whole:
+            return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
+                              timing=glance, stage_s=watch.seconds, failure=self._pace.failure(glance))
         if not verification.accepts(contract.precision):
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
                               failure=Failure(stage="verify", reason="a mandatory check did not run"))
@@ -425,24 +441,10 @@ class LocalEvaluator:
     async def _reference_build(self) -> Build | None:
         if self._contract.reference != "cuda":
             return None
-        path = self._judged_folder / "reference.cu"
-        if not path.exists():
-            path = self._judged_folder / "cuda_source.cu"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"the reference cannot be read: {error}", hint="restore the file", file=path) from None
+        path, text = reference_text(self._judged_folder)
         reference = Candidate(id="reference", source=text, space="cuda_libs_torch", author="user")
         built = await self._build(reference, text)
         if isinstance(built, Failure) or built.extension is None:
             reason = built.reason if isinstance(built, Failure) else "it cannot be executed here"
             raise InputError(f"the user's own kernel does not build: {reason}", hint="make it compile first", file=path)
         return built
-
-
-def _allowance(gpu: Gpu | None, device: Device, contract: Contract) -> Allowance:
-    """What a candidate may take of the card: its tensors several times over, since results are held for checks."""
-    if gpu is None:
-        return Allowance()
-    need = max(sum(s.size_bytes for s in (*v.tensors.values(), *v.outputs)) for v in contract.variants)
-    return Allowance(gpu=gpu, gpu_bytes=max(HELD_SETS * need + (1 << 30), int(GPU_SHARE * device.memory_bytes)))

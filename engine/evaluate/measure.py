@@ -24,8 +24,6 @@ JUDGE_S = 300.0
 # The parent's clock: calls of the short run, and of the long one, which takes about so many microseconds.
 FEW_CALLS, MANY_US, MOST_CALLS, TRIES = 8, 30_000.0, 1000, 5
 WARM_S = 0.3  # The card is warm from verification: this is for clocks that still climb.
-# A candidate that is this many times slower than the fastest so far is timed with the least effort.
-FAR_SLOWER = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +42,7 @@ class Effort:
 
 
 SEARCH = Effort()
-BRIEF = Effort(budget_s=0.3, blocks=timing.LEAST_BLOCKS, audits=2)
+GLANCE = Effort(budget_s=0.3, blocks=timing.LEAST_BLOCKS, audits=0)
 WINNER = Effort(budget_s=3.0, blocks=40, audits=4)
 
 
@@ -92,41 +90,29 @@ class Timer:
         self._seeds = seeds()
         self._empty_us: list[float] = []
 
-    async def run(self, effort: Effort, fastest_us: float | None = None) -> Timing | None:
-        """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
+    async def glance(self) -> Timing | None:
+        """A few blocks and nothing else: is a candidate worth more? None when a check rejected it.
 
-        Args:
-            effort: How long.
-            fastest_us: The fastest candidate's time: one that is far slower is timed briefly.
+        Raises what `run` raises.
+        """
+        period, _ = await self._steady(GLANCE, again=False)
+        if period is None:
+            return None
+        return timing.summarise(period.reference, period.candidate, clocks=period.clocks, strangers=period.strangers,
+                                notes=["timed briefly, by six pairs of blocks"])
+
+    async def run(self, effort: Effort) -> Timing | None:
+        """Blocks, audits, the parent's own clock and the floor. None when a check rejected the candidate.
 
         Raises:
             StoppedError: The candidate's process ended.
             WorkerError: The judge failed.
         """
-        filled = await self._fill(next(self._seeds), fixed=True)
-        sets = filled["sets"]
-        await self._verifier.ask("sets", sets=sets)
-        order = list(range(len(sets)))
-        reference_us, candidate_us = await self._warm(order, effort.budget_s / 8)
-        overhead_us = 4000.0 + await self._refill_us()
-        notes: list[str] = []
-        if fastest_us is not None and candidate_us > FAR_SLOWER * fastest_us:
-            effort = BRIEF
-            notes.append("timed briefly: it is far slower than another candidate")
-        blocks, calls = timing.block_plan(
-            reference_us, candidate_us, sets=len(sets), budget_s=effort.budget_s, most_blocks=effort.blocks,
-            overhead_us=overhead_us)
-        period = await self._period(blocks, calls, order, effort.audits)
-        if period is not None and (why := timing.unsteady(period.reference, period.candidate, period.clocks)):
-            notes.append(f"timed twice: at first {why}")
-            period = await self._period(blocks, calls, order, effort.audits)
-            if period is not None and (why := timing.unsteady(period.reference, period.candidate, period.clocks)):
-                notes.append(f"the GPU was not steady: {why}")
+        period, notes = await self._steady(effort, again=True)
         if period is None:
             return None
-        period.take_off(median(self._empty_us))
         event_us = median(period.candidate)
-        wall_us = await self._wall(period, order)
+        wall_us = await self._wall(period)
         floor = timing.hard_floor_us(*compulsory_bytes(self._contract), self._device)
         unlikely = timing.implausible(event_us, floor)
         self._ledger.require("plausible time", unlikely is None, unlikely or "")
@@ -140,6 +126,27 @@ class Timer:
         return timing.summarise(
             period.reference, period.candidate, compiled_us=period.compiled, wall_us=wall_us, notes=notes,
             clocks=period.clocks, strangers=period.strangers)
+
+    async def _steady(self, effort: Effort, *, again: bool) -> tuple[Period | None, list[str]]:
+        """A period of blocks on sets of its own, taken once more where it was not steady, if `again`."""
+        filled = await self._fill(next(self._seeds), fixed=True)
+        sets = filled["sets"]
+        await self._verifier.ask("sets", sets=sets)
+        order, notes = list(range(len(sets))), list[str]()
+        reference_us, candidate_us = await self._warm(order, effort.budget_s / 8)
+        overhead_us = 4000.0 + await self._refill_us()
+        blocks, calls = timing.block_plan(
+            reference_us, candidate_us, sets=len(sets), budget_s=effort.budget_s, most_blocks=effort.blocks,
+            overhead_us=overhead_us)
+        period = await self._period(blocks, calls, order, effort.audits)
+        if again and period is not None and (why := _unsteady(period)):
+            notes.append(f"timed twice: at first {why}")
+            period = await self._period(blocks, calls, order, effort.audits)
+            if period is not None and (why := _unsteady(period)):
+                notes.append(f"the GPU was not steady: {why}")
+        if period is not None:
+            period.take_off(median(self._empty_us))
+        return period, notes
 
     async def _period(self, blocks: int, calls: int, order: list[int], audits: int) -> Period | None:
         """Blocks in pairs, the reference first in one and the candidate first in the next. None when rejected."""
@@ -219,7 +226,7 @@ class Timer:
         if wrong:
             self._ledger.verdict(self._ledger.precision, holds=False)
 
-    async def _wall(self, period: Period, order: list[int]) -> float | None:
+    async def _wall(self, period: Period) -> float | None:
         """The parent's slope of time over calls, and the gate on it.
 
         Anything that disturbs makes a slope steeper, so the least of a few tries counts. Where all are too steep, the
@@ -231,7 +238,7 @@ class Timer:
         hidden = timing.hidden_work(clock.wall_us, event_us, clock.issue_us)
         if hidden is not None:
             seed = next(self._seeds) >> 8
-            await self._reference("eager", order[:1], seed)
+            await self._reference("eager", [0], seed)
             reference_us = median(period.reference)
             begin, before = time.perf_counter(), watch.busy_seconds(self._verifier.pid)
             plain = await self._slope(lambda count: self._judge.call(
@@ -260,6 +267,10 @@ class Timer:
             if timing.hidden_work(found[-1].wall_us, event_us, found[-1].issue_us) is None:
                 break
         return min(found, key=lambda slope: slope.wall_us)
+
+
+def _unsteady(period: Period) -> str | None:
+    return timing.unsteady(period.reference, period.candidate, period.clocks)
 
 
 async def _time(worker: Worker, which: str, order: list[int], seed: int) -> tuple[float, float]:

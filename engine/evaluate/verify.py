@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from contracts.contract import Contract
@@ -108,8 +108,11 @@ class Verifier:
         """A secret seed."""
         return next(self._seeds)
 
-    async def run(self) -> None:
-        """All trials and probes, until one rejects.
+    async def run(self, enough: Callable[[], Awaitable[bool]] | None = None) -> bool:
+        """All trials and probes, until one rejects. False where they were left off before the end.
+
+        Args:
+            enough: Asked after the second trial of a candidate that stands so far: is no more wanted to be known?
 
         Raises:
             StoppedError: The candidate's process ended.
@@ -124,7 +127,9 @@ class Verifier:
                 await self.trial(trial, shared=number if number else None)
             # The second trial tells what KernelBench's own rule says: worth it even for a rejected one.
             if self.ledger.rejected and number >= 1:
-                return
+                return True
+            if number == 1 and enough is not None and await enough():
+                return False
         if set(self._cut) & trials.SPECIAL:
             self.ledger.skip("special values", "there was no time left")
         if self.confined:
@@ -137,6 +142,7 @@ class Verifier:
         if not self.ledger.rejected:
             probes.bias(self, self._fresh)
         self._summarise()
+        return True
 
     @contextlib.asynccontextmanager
     async def _working(self) -> AsyncIterator[None]:

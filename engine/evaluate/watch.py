@@ -15,14 +15,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.contract import Contract
 from engine import nvml
 from engine.processes import Worker
+from engine.records import Device
 
 PERIOD_S = 0.1
 CHILDREN = "*/children"
 HOST_BYTES = 8 << 30
 # A card with less than this part free is full: nobody's next allocation can be counted on.
 FULL = 0.03
+# Beyond what it held when it was loaded a candidate may take this part of the card, or this many times its tensors.
+GPU_SHARE, HELD_SETS = 0.4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,14 @@ class Allowance:
         if self.gpu is None:
             return ""
         return "GPU memory by process" if _held(self.gpu, pid) is not None else "GPU memory of the whole card"
+
+
+def allowance_of(gpu: nvml.Gpu | None, device: Device, contract: Contract) -> Allowance:
+    """What a candidate may take of the card: its tensors several times over, since results are held for checks."""
+    if gpu is None:
+        return Allowance()
+    need = max(sum(s.size_bytes for s in (*v.tensors.values(), *v.outputs)) for v in contract.variants)
+    return Allowance(gpu=gpu, gpu_bytes=max(HELD_SETS * need + (1 << 30), int(GPU_SHARE * device.memory_bytes)))
 
 
 async def watch(worker: Worker, allowance: Allowance) -> None:

@@ -22,7 +22,7 @@ class Lesson:
         bottleneck: The parent's limiter where counters were measured, else its bound, else the workload's.
         direction: The direction the candidate followed.
         space: Where it was learnt; not used for scoring, only to say where it comes from.
-        gain: Parent's time over candidate's time; None where the candidate was not accepted.
+        gain: Parent's time over candidate's time; None where the candidate was not right.
         candidate: Its id.
     """
 
@@ -53,8 +53,9 @@ def lessons(
             continue
         before, after = time_us(parent), time_us(own)
         accepted = own.failure is None and own.verification is not None and own.verification.accepts(precision)
-        gain = before / after if accepted and before and after else None
-        if accepted and gain is None:
+        known = accepted or own.slower
+        gain = before / after if known and before and after else None
+        if known and gain is None:
             continue  # Neither time is known, so nothing was learnt.
         learnt.append(Lesson(bottleneck=bottleneck_of(parent, workload), direction=candidate.direction,
                              space=candidate.space, gain=gain, candidate=candidate.id))
