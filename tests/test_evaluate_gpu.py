@@ -26,8 +26,8 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-async def judged(folder, cache, entry, **measures):
-    """One entry on the GPU."""
+async def judged(folder, cache, entry, *, best=None, **measures):
+    """One entry on the GPU; beside a best of a search that is `best` times faster than the reference, where given."""
     contract, groundtruth = contract_of(entry.task)
     source = (DATA / "gpu.cu").read_text()
     write_many(folder, groundtruth, source)
@@ -39,6 +39,8 @@ async def judged(folder, cache, entry, **measures):
         await evaluator.prepare()
         build = await builder.build(folder, source, space="cuda_libs_torch", sm=device.sm)
         assert isinstance(build, Build), build
+        if best is not None:
+            evaluator._pace.best, measures["effort"] = best, FAST.search
         return await Bench(evaluator, contract, build).judge(entry.name, **measures)
     finally:
         await evaluator.close()
@@ -52,6 +54,18 @@ def test_gpu_entry(tmp_path, cache, name):
     assert problem(entry, verdict) == ""
     if entry.name == "by_the_host":
         assert verdict.timing.speedup < 1
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+def test_an_honest_kernel_is_left_where_the_best_is_far_ahead(tmp_path, cache):
+    entry = next(entry for entry in ENTRIES.values() if not entry.checks)
+    left = asyncio.run(judged(tmp_path / "left", cache, entry, best=1000.0))
+    whole = asyncio.run(judged(tmp_path / "whole", cache, entry, best=0.001))
+    assert left.slower, left.failure
+    assert whole.failure is None
+    assert 0.5 < left.timing.speedup / whole.timing.speedup < 2
+    assert left.stage_s["verify"] < whole.stage_s["verify"]
 
 
 def test_every_entry_says_what_it_is():
