@@ -54,11 +54,23 @@ def write_pointwise(
         NotFusibleError: They do not share one iteration space.
     """
     nest = order_rows(build_nest(outputs), layouts)
+    key = key or name
+    stream = stream_of(nest, layouts)
+    either: tuple[Tunable, ...] = ()
+    if stream is not None:
+        first = is_large(stream)
+        if stream.steps == 1:
+            either = (Tunable(key=f"{key}.stream", direction="R", values=(first, not first),
+                              meaning="blocks that walk down the grid and read each row once"),)
+        if not either or choices.get(either[0].key, first):
+            planes = prod(size for _, size in nest.rows) // (stream.height * stream.width)
+            return write_stream(name, title, nest, stream, plan_stream(key, stream, planes, choices, device),
+                                layouts=layouts, names=names, tunables=(*either, *stream_tunables(key, stream)))
+    _refuse_nested_windows(nest)
     usage = usage_of(nest, layouts)
     loops, values = merge_loops(nest.rows, lambda trial: _indices(usage, trial))
     nest = nest.substitute(values, loops, ())
-    key = key or name
-    tunables = _tunables(key, nest, layouts, usage)
+    tunables = (*either, *_tunables(key, nest, layouts, usage))
     across, loads = crossing(nest, layouts, usage_of(nest, layouts))
     if across:
         depth = Tunable(key=f"{key}.depth", direction="P", values=(8, 4, 16), meaning="warps that share a tile")
@@ -69,18 +81,6 @@ def write_pointwise(
             warps = choices.get(depth.key, 8)
             return write_transpose(name, title, nest, across, layouts=layouts, names=names, tunables=tunables,
                                    loads=loads, depth=int(warps if warps in depth.values else 8))
-    stream = stream_of(nest, layouts)
-    if stream is not None:
-        several, first = stream.steps > 1, is_large(stream)
-        streamed = Tunable(key=f"{key}.stream", direction="R", values=(True,) if several else (first, not first),
-                           meaning="blocks that walk down the grid and read each row once")
-        if choices.get(streamed.key, streamed.values[0]) or several:
-            planes = prod(size for _, size in nest.rows) // (stream.height * stream.width)
-            own = stream_tunables(key, stream)
-            return write_stream(name, title, nest, stream, plan_stream(key, stream, planes, choices, device),
-                                layouts=layouts, names=names, tunables=own if several else (streamed, *own))
-        tunables = (streamed, *tunables)
-    _refuse_nested_windows(nest)
     strip = strip_of(nest)
     if strip is not None and len(strip.sizes()) > 1:
         size = Tunable(key=f"{key}.strip", direction="R", values=strip.sizes(),

@@ -37,8 +37,9 @@ def write_stream(
     tunables: tuple[Tunable, ...],
 ) -> Kernel:
     """The kernel that takes all steps of `stream`."""
-    outer = [(loop, size) for loop, size in nest.rows if loop not in (stream.row, stream.column)]
-    renamed = {old: variable(f"i{position}", size) for position, (old, size) in enumerate(outer)}
+    single = {loop: variable(loop, size) for loop, size in nest.rows if size == 1}
+    outer = [(loop, size) for loop, size in nest.rows if loop not in {stream.row, stream.column, *single}]
+    renamed = single | {old: variable(f"i{position}", size) for position, (old, size) in enumerate(outer)}
     loops = [(f"i{position}", size) for position, (_, size) in enumerate(outer)]
     loops += [("chunk", -(-stream.height // plan.rows)), ("strip", -(-stream.width // plan.wide))]
     body = _Body(nest.substitute(renamed, (), ()), stream, plan, layouts, loops,
