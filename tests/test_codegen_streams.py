@@ -13,7 +13,7 @@ from tests.codegen_harness import H200, Compiled, assert_close, export_graph
 
 
 class Box(nn.Module):
-    """Steps of one stencil; `between` works on what a step gives."""
+    """Steps of one stencil; `between` works on what a step gives and what it took."""
 
     def __init__(self, radius, steps, dtype, channels=1, between=None):
         super().__init__()
@@ -21,11 +21,11 @@ class Box(nn.Module):
         weight = torch.rand(channels, 1, width, width, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         self.register_buffer("weight", (weight / weight.sum() * channels).to(dtype))
         self.radius, self.steps = radius, steps
-        self.between = between or (lambda x: x)
+        self.between = between or (lambda new, old: new)
 
     def forward(self, x):
         for _ in range(self.steps):
-            x = self.between(F.conv2d(x, self.weight, padding=self.radius, groups=self.weight.shape[0]))
+            x = self.between(F.conv2d(x, self.weight, padding=self.radius, groups=self.weight.shape[0]), x)
         return x
 
 
@@ -44,14 +44,21 @@ def streamed(module, x, steps=1, **choices):
     return run
 
 
+def heat(new, old):
+    return torch.relu(old + 0.5 * (new - old))
+
+
 float32, float64 = torch.float32, torch.float64
 BOXES = {
     "radius 3, two steps": (Box(3, 2, float64), grid(1, 1, 37, 75), 2),
     "radius 3, two steps, even sizes": (Box(3, 2, float32), grid(1, 1, 40, 264, dtype=float32), 2),
     "radius 1, four steps": (Box(1, 4, float64), grid(1, 1, 33, 130), 4),
     "channels and batches": (Box(1, 2, float32, channels=3), grid(2, 3, 21, 36, dtype=float32), 2),
-    "work between steps": (Box(2, 2, float64, between=lambda x: torch.relu(x - 0.4) * 1.5),
+    "work between steps": (Box(2, 2, float64, between=lambda new, old: torch.relu(new - 0.4) * 1.5),
                            grid(1, 1, 30, 66), 2),
+    "steps that add to what was, radius 1": (Box(1, 4, float32, between=heat), grid(1, 1, 20, 66, dtype=float32), 4),
+    "steps that add to what was, radius 3": (Box(3, 2, float64, between=heat), grid(1, 1, 31, 67), 2),
+    "a step that adds to what was": (Box(2, 1, float64, between=heat), grid(1, 2, 19, 68)[:, :1], 1),
     "two weights": (nn.Sequential(nn.Conv2d(1, 1, 3, padding=1), nn.Tanh(), nn.Conv2d(1, 1, 3, padding=1)),
                     grid(1, 1, 19, 70, dtype=float32), 2),
 }

@@ -18,6 +18,7 @@ from engine.codegen.program_ir import Nest
 from engine.codegen.regions import Choices
 from engine.codegen.scalar_ops import SCALAR_OPS
 from engine.codegen.shifted_sums import SHIFTED_SUM, taps_of
+from engine.codegen.writer import EXPENSIVE
 from engine.records import Device
 
 ITEM_BYTES = {"float32": 4, "float64": 8}
@@ -44,6 +45,8 @@ class Stream:
         index: The index of every window's result, over the loops.
         source: The value in memory under the first window.
         place: Offset of its elements, over the loops.
+        kept: Steps whose result also needs the point itself, as it was before the step.
+        work: Instructions of the costliest operator beside the windows; 0 where there is none.
     """
 
     windows: tuple[Window, ...]
@@ -54,6 +57,8 @@ class Stream:
     index: Indices
     source: Load
     place: Index
+    kept: frozenset[int]
+    work: int
 
     @property
     def steps(self) -> int:
@@ -77,6 +82,15 @@ class Stream:
         """Rows that the inner loop takes: a multiple of the taps down, so that sums need not move."""
         taps = self.kernel[0]
         return taps * -(-_LEAST_UNROLLED // taps)
+
+    @property
+    def ahead(self) -> int:
+        """Lines of the source that are on their way while one is worked on."""
+        return self.unrolled - 1 - self.back(1)
+
+    def back(self, step: int) -> int:
+        """How many lines ago the point came by that a step finishes, where it is needed; else 0."""
+        return self.kernel[0] - 1 - self.padding[0] if step in self.kept else 0
 
     @property
     def copied(self) -> int:
@@ -109,7 +123,8 @@ class Stream:
         weights = {id(w.weight): prod(w.kernel) * words for w in self.windows if w.weight is not None}
         down, across = self.kernel
         sums = (self.steps * down * columns + columns + across - 1) * words
-        return sums + max(sum(weights.values()) - _UNIFORM_REGISTERS, 0) + 24 + 3 * self.steps
+        others = 24 + 3 * self.steps + (self.work and (24 if self.work >= EXPENSIVE else 8))
+        return sums + max(sum(weights.values()) - _UNIFORM_REGISTERS, 0) + others
 
     def fits(self, columns: int) -> bool:
         """True where a lane of so many columns has the registers, and its code is short enough."""
@@ -152,9 +167,17 @@ def stream_of(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Stream | None:
         first.kernel, first.padding, first.shape, first.shape, first.compute) for w in windows[1:])
     if not alike or (len(windows) > 1 and first.source.shape != first.shape):
         return None
+    kept: set[int] = set()
     above = stored
-    for window in reversed(windows):
-        if not _only_through_maps(above, window):
+    for step, window in reversed([*enumerate(windows, 1)]):
+        leaves = _leaves(above, window)
+        beside = walk([leaf for leaf in leaves if leaf is not window and leaf is not window.source])
+        if any(isinstance(prim, Window) for prim in beside):
+            return None
+        apart = window.source in beside or window.source.shape != window.shape
+        if window.source in leaves and not apart and window.padding[0] < window.kernel[0]:
+            kept.add(step)
+        elif window.source in leaves and step > 1:
             return None
         above = [window.source]
     index = nest.at.get(id(last))
@@ -178,7 +201,7 @@ def stream_of(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Stream | None:
     if place.coefficient(column) != 1 or not place.coefficient(row) or rest.variables() & {row, column}:
         return None
     stream = Stream(windows=tuple(windows), row=row, column=column, height=loops[row], width=loops[column],
-                    index=index, source=source, place=place)
+                    index=index, source=source, place=place, kept=frozenset(kept), work=_work(stored))
     return stream if stream.columns() else None
 
 
@@ -190,20 +213,22 @@ def _plain(window: Window) -> bool:
     )
 
 
-def _only_through_maps(values: Sequence[Prim], window: Window) -> bool:
-    """True where `values` read the window's result at their own place, and no window below it."""
-    seen: set[int] = set()
+def _leaves(values: Sequence[Prim], window: Window) -> list[Prim]:
+    """What `values` are computed from at their own place, down to the window and what it folds."""
+    found: list[Prim] = []
     stack = list(values)
     while stack:
         prim = stack.pop()
-        if prim is window or id(prim) in seen:
-            continue
-        seen.add(id(prim))
-        if isinstance(prim, Map) and prim.shape == window.shape:
+        if prim is not window and prim is not window.source and isinstance(prim, Map) and prim.shape == window.shape:
             stack.extend(prim.sources())
-        elif any(isinstance(below, Window) for below in walk([prim])):
-            return False
-    return True
+        elif prim not in found:
+            found.append(prim)
+    return found
+
+
+def _work(values: Sequence[Prim]) -> int:
+    maps = [prim for prim in walk(values) if isinstance(prim, Map)]
+    return max((SCALAR_OPS[prim.op].cost if prim.op in SCALAR_OPS else 1 for prim in maps), default=0)
 
 
 def is_large(stream: Stream) -> bool:
@@ -290,7 +315,8 @@ def slots(stream: Stream, step: int) -> int:
     """Rows of a step's source that are in shared memory at once; the inner loop's length is a multiple."""
     if step == 0:
         return stream.unrolled
-    return next(count for count in range(2, stream.unrolled + 1) if stream.unrolled % count == 0)
+    least = 2 + stream.back(step + 1)
+    return next(count for count in range(least, stream.unrolled + 1) if stream.unrolled % count == 0)
 
 
 def packs(stream: Stream, step: int, columns: int) -> int:

@@ -97,7 +97,7 @@ class _Body:
         work = [line for step in range(1, stream.steps + 1) for line in self._step(step)]
         inside = writer.close()
         constant = writer.close()
-        ahead, lead = stream.unrolled - 1, stream.lead
+        ahead, lead = stream.ahead, stream.lead
         most, left = plan.rows + lead, f"{stream.height + lead} - {self.first_row}"
         coming = f"line + {ahead}"
         return [
@@ -211,6 +211,18 @@ class _Body:
             lines.append(f"{here} {sign} {values}[{shift + tap_w} + k] * {literal(number, self.ctype)};")
         return lines
 
+    def _give(self, step: int) -> None:
+        """Let the writer find what is there in a column's scope: the finished sum, and the point as it was before."""
+        stream, window, depth = self.stream, self.stream.windows[step - 1], len(self.writer.scopes) - 1
+        self.writer.folded = {id(window): Scalar(self._done(step), depth)}
+        if step in stream.kept:
+            count = slots(stream, step - 1)
+            ago = stream.back(step) + (1 if step > 1 else 0)
+            right = stream.padding[1] + (stream.shift if step == 1 else 0)
+            slot = f"(step + {-ago % count}) % {count}"
+            place = f"{self.rows[step - 1]}[{slot}][threadIdx.x * {self.plan.columns} + k + {right}]"
+            self.writer.folded[id(window.source)] = Scalar(place, depth)
+
     def _done(self, step: int) -> str:
         """The sum that the row at hand finished."""
         down = self.stream.kernel[0]
@@ -231,7 +243,7 @@ class _Body:
         target = stream.windows[step]
         beside = (stream.steps - step) * stream.padding[1]
         writer.open(frozenset({row, column}), barrier=True)
-        writer.folded[id(stream.windows[step - 1])] = Scalar(self._done(step), len(writer.scopes) - 1)
+        self._give(step)
         value = writer.value(target.source, self._at(variable(row, stream.height), variable(column, stream.width)))
         body = [*writer.close(), f"{done}.at[k] = {value.text};"]
         place = f"&{self.rows[step]}[step % {slots(stream, step)}][threadIdx.x * {plan.columns}]"
@@ -258,7 +270,7 @@ class _Body:
         nest = self.nest.substitute(moved, (), ())
         writer.open(frozenset({row, lead}), barrier=True)
         writer.open(frozenset({"k", column}), barrier=not self.whole)
-        writer.folded[id(stream.windows[-1])] = Scalar(self._done(step), len(writer.scopes) - 1)
+        self._give(step)
         stores = [writer.store(s.value, s.prim.dtype, s.index, writer.value(s.prim, s.index)) for s in nest.stores]
         inside = writer.close()
         before = [pack[0] for pack in stores if pack]

@@ -114,7 +114,7 @@ class Writer:
         self.sharing = 0  # Threads of a block that keep them in shared memory; 0: each in its own registers.
         self.kept_bytes = 0  # Of that shared memory.
         self.staged: dict[tuple[str, Index], str] = {}  # Elements that lie in shared memory.
-        self.folded: dict[int, Scalar] = {}  # Windows that are folded already, by id.
+        self.folded: dict[int, Scalar] = {}  # Values that are there already, by id.
         self.item: str = ""  # Name of the item loop's variable, while one is open.
         self.item_count = 1
 
@@ -162,6 +162,8 @@ class Writer:
 
     def value(self, prim: Prim, index: Indices) -> Scalar:
         """The element of `prim` at `index`, in its compute type."""
+        if id(prim) in self.folded:
+            return self.folded[id(prim)]
         key = (id(prim), index)
         found = self._cached(key)
         if found is not None:
@@ -196,8 +198,6 @@ class Writer:
                 raise NotFusibleError(f"{prim.name}: a reduction inside an element-wise kernel")
             return self.field_of(prim, index)
         if isinstance(prim, Window):
-            if id(prim) in self.folded:
-                return self.folded[id(prim)]
             from engine.codegen.windows import write_window
 
             return write_window(self, prim, index, key)
