@@ -1,6 +1,7 @@
 """Nsight Compute's CSV to counters, bottleneck and hot lines. The samples follow ncu 2025.3's documented pages."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -411,6 +412,20 @@ def test_the_launcher_answers_one_json_line(tmp_path):
     assert done.returncode == 3
     assert not answer["ok"]
     assert answer["problem"]
+
+
+def test_the_launcher_keeps_the_bytecode_of_a_torch_that_came_without(tmp_path):
+    torch = tmp_path / "site" / "torch" / "__init__.py"
+    torch.parent.mkdir(parents=True)
+    torch.write_text("__version__ = '0'\nclass cuda:\n    is_available = staticmethod(lambda: False)\n")
+    (tmp_path / "spec.json").write_text(json.dumps({**profile.launch_spec(CONTRACT, BUILD, H200)}))
+    kept = tmp_path / "bytecode"
+    done = subprocess.run(
+        [sys.executable, str(profile.LAUNCH), str(tmp_path / "spec.json")], capture_output=True, text=True, timeout=60,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(torch.parent.parent), "HIERA_BYTECODE": str(kept)})
+    assert "sees no GPU" in json.loads(done.stdout.splitlines()[-1])["problem"]
+    assert [path.parent.name for path in kept.rglob("__init__*.pyc")] == ["torch"]
+    assert not (torch.parent / "__pycache__").exists()
 
 
 def test_the_launcher_finds_the_loader_without_shadowing_user_modules():

@@ -301,9 +301,9 @@ class LocalEvaluator:
 
     async def profile(self, contract: Contract, candidate: Candidate, build: Build) -> Counters:
         """Counters of a built candidate, with the GPU to itself."""
-        async with self._one_at_a_time, self._alone():
+        async with self._one_at_a_time:
             return await profile(self._toolchain, contract=contract, build=build, source=candidate.source,
-                                 device=self._device)
+                                 device=self._device, alone=self._alone)
 
     async def _judged(self, contract: Contract, candidate: Candidate, build: Build, effort: measure.Effort | None,
                       *, limits: Limits | None = None) -> Evaluation:

@@ -8,12 +8,14 @@ left in L2 is on the high side. No candidate is lost here: trouble is a `Counter
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ async def profile(
     device: Device,
     timeout_s: float = 120.0,
     raw_dir: str | Path | None = None,
+    alone: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext,
 ) -> Counters:
     """Measure one call of a built candidate.
 
@@ -57,6 +60,7 @@ async def profile(
         device: Where to run.
         timeout_s: Limit for the measured run. Reading the report has its own.
         raw_dir: Keep the report and both CSV pages here.
+        alone: Gives a context in which nobody else uses the device: the measured run happens in it.
     """
     if device.kind != "cuda":
         return _not_measured("no GPU is used")
@@ -66,7 +70,7 @@ async def profile(
     if ncu is None:
         return _not_measured("ncu is not installed (install NVIDIA Nsight Compute or put it on the PATH)")
     with tempfile.TemporaryDirectory(prefix="hiera-ncu-") as folder:
-        counters = await _measure(ncu, Path(folder), toolchain, contract, build, source, device, timeout_s)
+        counters = await _measure(ncu, Path(folder), toolchain, contract, build, source, device, timeout_s, alone)
         if raw_dir is not None:
             _keep(Path(folder), Path(raw_dir))
     return counters
@@ -98,14 +102,14 @@ async def ncu_version(ncu: str) -> str:
 
 async def _measure(
     ncu: str, folder: Path, toolchain: Any, contract: Contract, build: Build, source: str, device: Device,
-    timeout_s: float,
+    timeout_s: float, alone: Callable[[], contextlib.AbstractAsyncContextManager[None]],
 ) -> Counters:
     spec = folder / "launch.json"
     spec.write_text(json.dumps(launch_spec(contract, build, device)), encoding="utf-8")
     report = folder / "report"
     program = [str(getattr(toolchain, "python", "python3")), "-u", str(LAUNCH), str(spec)]
     # Its own TMPDIR: ncu's lock file in a shared one may belong to another user.
-    env = processes.child_environment({"TMPDIR": str(folder), "LC_ALL": "C"})
+    env = processes.child_environment({"TMPDIR": str(folder), "LC_ALL": "C", **processes.bytecode_cache("candidate")})
     assert build.extension is not None
     shown = [Path(build.extension).parent, Path(ncu).absolute().parent]
     shut_in = await sandbox.tool_prefix(folder, python=program[0], shown=shown) if _may_be_shut_in else []
@@ -113,7 +117,8 @@ async def _measure(
         version = await ncu_version(ncu)
         extra: Sequence[str] = attribution.extra_metrics()
         while True:
-            done = await _run(shut_in, _command(ncu, report, extra, program), timeout_s, folder, env)
+            async with alone():
+                done = await _run(shut_in, _command(ncu, report, extra, program), timeout_s, folder, env)
             unknown = _unknown_metrics(done.output)
             if unknown & set(extra):
                 extra = [name for name in extra if name not in unknown]
@@ -129,8 +134,9 @@ async def _measure(
         trouble = explain(done.output, done.status, source, has_report=found is not None)
         if trouble or found is None:
             return _not_measured(trouble or f"ncu wrote no report: {_last_line(done.output)}", version)
-        raw = await _page(ncu, found, ["--page", "raw"], folder / "raw.csv", env)
-        lines = await _page(ncu, found, ["--page", "source", "--print-source", "cuda,sass"], folder / "source.csv", env)
+        raw, lines = await asyncio.gather(
+            _page(ncu, found, ["--page", "raw"], folder / "raw.csv", env),
+            _page(ncu, found, ["--page", "source", "--print-source", "cuda,sass"], folder / "source.csv", env))
     except WorkerTimeoutError as error:
         return _not_measured(f"ncu did not finish within {error.timeout_s:g} s", tool="")
     except OSError as error:

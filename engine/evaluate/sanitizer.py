@@ -89,7 +89,8 @@ async def run_all(
         told = launch_spec(replace(contract, variants=(smallest,)), build, device)
         spec.write_text(json.dumps(told), encoding="utf-8")
         # Without the cache every tensor has an allocation of its own, so that its bounds are known.
-        environment = processes.child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TMPDIR": folder})
+        environment = processes.child_environment({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "TMPDIR": folder,
+                                                   **processes.bytecode_cache("candidate")})
         assert build.extension is not None
         shown = [Path(build.extension).parent, Path(program).absolute().parent]
         shut_in = await sandbox.tool_prefix(Path(folder), python=toolchain.python, shown=shown)

@@ -25,6 +25,8 @@ def main(path):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != FOLDER]
     with open(path) as file:
         spec = json.load(file)
+    # A torch that came without bytecode takes several seconds to import, and under a profiler more.
+    _start().keep_bytecode(os.environ.pop("HIERA_BYTECODE", ""))
     try:
         answer = {"ok": True, **_run(spec)}
     except BaseException as error:
@@ -73,11 +75,15 @@ def _entry(spec):
     return getattr(module, name)
 
 
-def _load_package():
+def _start():
     spec = importlib.util.spec_from_file_location("_hiera_start", os.path.join(FOLDER, "main.py"))
     start = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(start)
-    start.load_package(FOLDER)
+    return start
+
+
+def _load_package():
+    _start().load_package(FOLDER)
     from _hiera_worker import judge_reference
 
     return judge_reference
