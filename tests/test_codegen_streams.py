@@ -1,5 +1,7 @@
 """Windows that a block takes on its way down the grid, one step or several in a kernel, agree with torch."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,7 +11,7 @@ from engine.codegen.regions import plan_regions
 from engine.codegen.shifted_sums import join_shifted_sums
 from engine.codegen.simplify import simplify
 from engine.codegen.streams import steps_of
-from tests.codegen_harness import H200, Compiled, assert_close, export_graph
+from tests.codegen_harness import H200, Compiled, assert_close, compile_cubin, cuda_text, export_graph
 
 
 class Box(nn.Module):
@@ -145,6 +147,29 @@ def test_every_choice_of_columns_and_threads_is_correct():
     for columns in (1, 2):
         for threads in (64, 32):
             streamed(Box(1, 2, float64), grid(1, 1, 24, 130), 2, columns=columns, stream_threads=threads)
+
+
+@pytest.mark.parametrize(("radius", "steps", "dtype"), [(3, 2, float64), (3, 1, float64), (3, 1, float32)])
+@pytest.mark.slow
+def test_registers_hold_what_the_plan_says(radius, steps, dtype):
+    x = torch.empty(1, 1, 2048, 2048, dtype=dtype)
+    graph, _, _ = export_graph(Box(radius, steps, dtype), [x])
+    (region,) = plan_regions(graph, device=H200)
+    names = {value: value for value in (*region.inputs, *region.outputs)}
+    code = region.emit(names, layouts=graph.values, choices={}, device=H200)
+
+    report = compile_cubin(cuda_text([code]))
+
+    assert " 0 bytes spill stores" in report, report
+    threads, resident = map(int, re.search(r"__launch_bounds__\((\d+), (\d+)\)", code.device_code).groups())
+    assert int(re.search(r"Used (\d+) registers", report)[1]) * threads * resident <= 65536
+
+
+def test_steps_that_would_repeat_most_columns_stay_apart():
+    wide = tuple((8 * down, 8 * right) for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)))
+    graph, _, _ = export_graph(Slices(wide, 4, pad=8), [grid(40, 40)])
+
+    assert len(plan_regions(join_shifted_sums(simplify(graph)), choices={"steps": 4}, device=H200)) > 1
 
 
 def test_a_result_between_steps_that_is_wanted_keeps_them_apart():

@@ -1,4 +1,4 @@
-"""What the expert may choose beside its defaults, judged on a real card: clusters, Tensor Cores, formats, graphs."""
+"""What the expert may choose, judged on a real card: clusters, Tensor Cores, formats, graphs, streams."""
 
 import asyncio
 import json
@@ -44,6 +44,10 @@ CASES = {
                             "16, 24, 90, 70", ("algorithms", "measured"), "/*benchmark=*/true"),
     "graph": ("self.a, self.b = nn.Linear(64, 64), nn.Linear(64, 64)", "self.b(self.a(x).tanh()).tanh() + x", "32, 64",
               ("launches", "graph"), "CUDAGraph"),
+    "stream": ("self.conv = nn.Conv2d(1, 1, 7, padding=3)", "self.conv(x).relu()", "1, 1, 2000, 1501",
+               ("waves", 4), "__pipeline_memcpy_async"),
+    "steps": ("self.conv = nn.Conv2d(2, 2, 5, padding=2, groups=2)", "self.conv(self.conv(x).tanh())", "1, 2, 1000, 1004",
+              ("steps", 2), "steps = 2"),
 }
 
 

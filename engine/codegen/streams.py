@@ -29,8 +29,10 @@ _UNIFORM_REGISTERS = 50  # Of weights: the compiler keeps these apart from what 
 _SHARED_BYTES = 48 << 10  # Of one block, without asking for more.
 _SHARED_OF_PROCESSOR = 227 << 10
 _REGISTERS_OF_PROCESSOR = 1 << 16
-_LARGE = 1 << 18  # Elements of a plane from which this is the first candidate.
+_LARGE = 1 << 20  # Elements of a plane from which this is the first candidate.
 _BALANCED_TAPS = 62  # Multiply-adds a point that take as long as reading and writing it; of either dtype on sm_90.
+_LEAST_ROWS = 8
+_SATURATED = 3  # Blocks at once that keep a multiprocessor's arithmetic busy.
 LONGEST = 4
 
 
@@ -202,7 +204,7 @@ def stream_of(nest: Nest, layouts: Mapping[str, TensorSpec]) -> Stream | None:
         return None
     stream = Stream(windows=tuple(windows), row=row, column=column, height=loops[row], width=loops[column],
                     index=index, source=source, place=place, kept=frozenset(kept), work=_work(stored))
-    return stream if stream.columns() else None
+    return stream if stream.columns() and threads_of(stream) else None
 
 
 def _plain(window: Window) -> bool:
@@ -277,13 +279,20 @@ def _value(node: Node, argument: str) -> str:
     return value.name
 
 
+def threads_of(stream: Stream) -> tuple[int, ...]:
+    """Threads of a block, the best first: rows fit into shared memory, and most columns are not repeated beside it."""
+    columns, repeated = stream.columns(), (stream.steps - 1) * (stream.kernel[1] - 1)
+    return tuple(
+        count for count in (128, 64, 96, 256, 32)
+        if shared_bytes(stream, count, columns[0]) <= _SHARED_BYTES and 2 * repeated < count * columns[-1]
+    )
+
+
 def stream_tunables(key: str, stream: Stream) -> tuple[Tunable, ...]:
     """Choices of a stream, beside whether to be one."""
-    columns = stream.columns()
-    threads = [count for count in (128, 64, 96, 256, 32)
-               if shared_bytes(stream, count, columns[0]) <= _SHARED_BYTES]
+    columns, threads = stream.columns(), threads_of(stream)
     choices = (
-        Tunable(key=f"{key}.stream_threads", direction="P", values=tuple(threads),
+        Tunable(key=f"{key}.stream_threads", direction="P", values=threads,
                 meaning="threads that walk down the grid side by side"),
         Tunable(key=f"{key}.waves", direction="P", values=(2, 4, 1, 8),
                 meaning="how often blocks fill all multiprocessors; more of them repeat more rows between them"),
@@ -294,7 +303,7 @@ def stream_tunables(key: str, stream: Stream) -> tuple[Tunable, ...]:
 
 def plan_stream(key: str, stream: Stream, planes: int, choices: Choices, device: Device) -> StreamPlan:
     """Settle sizes: the choices, and as many rows a block as fill the device's multiprocessors evenly."""
-    chosen = {"stream_threads": 128, "waves": 2, "columns": stream.columns()[0]}
+    chosen = {"stream_threads": threads_of(stream)[0], "waves": 2, "columns": stream.columns()[0]}
     for tunable in stream_tunables(key, stream):
         wish = choices.get(tunable.key, tunable.values[0])
         chosen[tunable.key.removeprefix(f"{key}.")] = int(wish if wish in tunable.values else tunable.values[0])
@@ -305,10 +314,21 @@ def plan_stream(key: str, stream: Stream, planes: int, choices: Choices, device:
     by_memory = _SHARED_OF_PROCESSOR // (shared_bytes(stream, threads, columns) + 1024)
     resident = max(1, min(by_registers, by_memory, 2048 // threads))
     beside = planes * -(-stream.width // wide)
-    chunks = max(1, chosen["waves"] * resident * device.sm_count // beside)
-    lines = max(-(-stream.height // chunks), 8) + stream.lead
-    lines = -(-lines // stream.unrolled) * stream.unrolled
-    return StreamPlan(threads=threads, columns=columns, rows=lines - stream.lead, wide=wide, resident=resident)
+    rows = _rows(stream, beside, chosen["waves"] * resident * device.sm_count, device.sm_count)
+    return StreamPlan(threads=threads, columns=columns, rows=rows, wide=wide, resident=resident)
+
+
+def _rows(stream: Stream, beside: int, most: int, processors: int) -> int:
+    """Rows of a block: few are repeated between blocks, and no multiprocessor gets far more of them than another."""
+    costs: dict[int, int] = {}
+    for lines in range(stream.unrolled, stream.height + stream.lead + stream.unrolled, stream.unrolled):
+        rows = lines - stream.lead
+        if rows >= min(_LEAST_ROWS, stream.height):
+            blocks = -(-stream.height // rows) * beside
+            costs[rows] = lines * max(-(-blocks // processors), _SATURATED) if blocks <= max(most, beside) else 0
+    able = {rows: cost for rows, cost in costs.items() if cost} or costs
+    best = min(able.values())
+    return next(rows for rows, cost in able.items() if cost <= best * 1.02)
 
 
 def slots(stream: Stream, step: int) -> int:
