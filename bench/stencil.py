@@ -258,7 +258,7 @@ def ours(request: dict[str, Any], model: Any) -> Callable[[Any], Any]:
     import importlib.machinery
     import importlib.util
 
-    name = f"stencil_best.{request['module']}"
+    name = request["module"]
     loader = importlib.machinery.ExtensionFileLoader(name, request["extension"])
     spec = importlib.machinery.ModuleSpec(name, loader, origin=request["extension"])
     built = importlib.util.module_from_spec(spec)
