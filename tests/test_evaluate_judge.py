@@ -576,14 +576,16 @@ def test_a_timed_block_begins_with_the_memory_of_the_last_one(tmp_path, monkeypa
     state, seen = holding(tmp_path, monkeypatch), []
 
     def entry():
-        seen.append(len(state.held))
+        seen.append(len(state.timed))
         return torch.ones(4)
 
-    state.entry, state.sets = entry, [[], []]
+    state.entry, state.sets, state.held = entry, [[], []], [["of a call"]]
     for _ in range(2):
         candidate.block({"order": [0, 1], "seed": 1})
-        assert len(state.held) == 2
+        assert len(state.timed) == 2
     assert seen == [0, 0, 0, 0]
+    candidate.drop({"timed": True})
+    assert (state.timed, state.held) == ([], [["of a call"]]), "a glance amid the verification leaves its results alone"
 
 
 def test_inputs_that_repeat_are_copied_for_a_late_call(tmp_path, monkeypatch):

@@ -43,12 +43,15 @@ async def test_a_slower_candidate_costs_a_glance_and_is_not_accepted(tmp_path):
         whole = await bench.judge("honest", search)
         assert whole.failure is None
         assert pace.best == whole.timing.speedup
+        pace.best = 1e-6
+        kept = await bench.judge("honest", search)
         pace.best = 1000.0
         left = await bench.judge("honest", search)
         wrong = await bench.judge("zeros", search)
         asked = await bench.judge("honest", bench.evaluator._settings.winner)
     finally:
         await bench.evaluator.close()
+    assert kept.failure is None, "a glance at the time of one that is not left changes nothing of its verdict"
     assert (left.failure.stage, left.stage, left.slower) == (SLOWER, "built", True)
     assert left.timing.notes == ("timed briefly, by six pairs of blocks",)
     assert {c.name for c in left.verification.checks if c.status == "fail"} == set()

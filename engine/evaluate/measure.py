@@ -96,6 +96,7 @@ class Timer:
         Raises what `run` raises.
         """
         period, _ = await self._steady(GLANCE, again=False)
+        await self._verifier.ask("drop", timed=True)  # The memory is needed by the calls to come.
         if period is None:
             return None
         return timing.summarise(period.reference, period.candidate, clocks=period.clocks, strangers=period.strangers,
@@ -217,7 +218,7 @@ class Timer:
             return
         index = 0 if self._contract.random else random.SystemRandom().randrange(len(order))
         expected = await self._judge.call("audit", timeout_s=JUDGE_S, set=order[index], seed=seed)
-        await self._verifier.ask("recopy", index=index, outputs=expected["outputs"])
+        await self._verifier.ask("recopy", index=index, timed=True, outputs=expected["outputs"])
         found = await self._judge.call("check", timeout_s=JUDGE_S, zero_mean=False)
         wrong = [r for r in found["results"] if r[self._ledger.precision] is False]
         self._ledger.require("timed calls audited", not wrong, wrong[0]["why"] if wrong else "")

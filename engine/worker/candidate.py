@@ -23,7 +23,7 @@ class _Held:
 
     def __init__(self):
         self.device = self.slab = self.out = self.entry = self.clock = self.last = None
-        self.held, self.sets, self.views, self.threads = [], [], {}, 0
+        self.held, self.timed, self.sets, self.views, self.threads = [], [], [], {}, 0
 
 
 _State = _Held()
@@ -145,8 +145,9 @@ def call(request):
 
 
 def recopy(request):
-    """Copy a held result (or the last one, index -1) into the judge's memory once more."""
-    outputs = _State.last if request["index"] < 0 else _State.held[request["index"]]
+    """Copy a held result (`timed`: one of the last block; index -1: the last) into the judge's memory once more."""
+    results = _State.timed if request.get("timed") else _State.held
+    outputs = _State.last if request["index"] < 0 else results[request["index"]]
     _State.out.fetch()
     copied = _copy_out(outputs, request["outputs"])
     error = _finish()
@@ -154,10 +155,12 @@ def recopy(request):
     return {"copied": copied, "error": error}
 
 
-def drop(_request):
-    """Let go of all held results."""
+def drop(request):
+    """Let go of all held results, or of the last block's alone."""
     count = len(_State.held)
-    _State.held, _State.last = [], None
+    _State.timed = []
+    if not request.get("timed"):
+        _State.held, _State.last = [], None
     if _State.device.type == "cuda":
         torch.cuda.empty_cache()
     return {"dropped": count}
@@ -172,15 +175,15 @@ def sets(request):
 
 
 def block(request):
-    """Time one block; the results stay held, for the audit."""
-    _State.held = []  # The last block's, audited by now. Allocating beside them would cost time in the first calls.
+    """Time one block; its results stay held for the audit, apart from those of calls, of which more may come."""
+    _State.timed = []  # The last block's, audited by now. Allocating beside them would cost time in the first calls.
     _State.slab.fetch()
     _touch(_refilled())
     torch.manual_seed(request["seed"])
     chosen = [_State.sets[i] for i in request["order"]]
     with torch.no_grad():
         times, kept = _State.clock.block(_run, chosen, keep=request.get("keep", True))
-    _State.held = [judge_reference.flat_tensors(result) for result in kept]
+    _State.timed = [judge_reference.flat_tensors(result) for result in kept]
     return {"times_us": times, "error": _last_error()[1]}
 
 
