@@ -78,6 +78,7 @@ SINGLE = {
     "no padding, a window higher than wide": (nn.Conv2d(1, 1, (5, 2)).double(), grid(1, 1, 41, 77)),
     "padding of more than the window's half": (nn.Conv2d(2, 2, 3, padding=2, groups=2), grid(1, 2, 20, 64, dtype=float32)),
     "mean of neighbours": (nn.Sequential(nn.AvgPool2d(3, 1, 1), nn.SiLU()), grid(2, 2, 18, 33, dtype=float32)),
+    "padded alike, a window of even sizes": (nn.Conv2d(1, 1, (4, 2), padding="same"), grid(1, 1, 20, 66, dtype=float32)),
     "radius 4": (Box(4, 1, float64), grid(1, 1, 25, 66)),
 }
 
@@ -125,6 +126,22 @@ def test_sums_of_slices_are_stencils(offsets, steps, dtype):
         assert ("__pipeline_memcpy_async" in run.text) == stream
         assert_close(run(x)[0], module(x))
     assert [node.base for node in joined.nodes] == ["shifted_sum"] * steps
+
+
+def test_steps_whose_grid_has_two_dimensions_between_them_share_a_kernel():
+    class Flat(Box):
+        def forward(self, x):
+            for _ in range(self.steps):
+                x = F.conv2d(x[None, None], self.weight, padding="same")[0, 0]
+            return x
+
+    module, x = Flat(2, 2, float64), grid(25, 70)
+    graph, state, _ = export_graph(module, [x])
+    simple = simplify(graph)
+    run = Compiled(simple, plan_regions(simple, choices={"steps": 2}, device=H200))
+
+    assert len(run.regions) == 1
+    assert_close(run(*state, x)[0], module(x))
 
 
 def test_sums_of_several_tensors_and_of_what_is_needed_elsewhere_stay_apart():

@@ -166,9 +166,11 @@ def _selects(low: Lowering, node: Node) -> Lowered:
 
 def selected(source: Prim, dim: int, at: int, name: str) -> Prim:
     """One position along `dim`, which goes away."""
+    only = source.shape[dim] == 1
     return View(
         name=name, dtype=source.dtype, shape=(*source.shape[:dim], *source.shape[dim + 1 :]), source=source,
         forward=lambda i: (*i[:dim], Index(at), *i[dim:]),
+        backward=(lambda i: (*i[:dim], *i[dim + 1 :])) if only else None,
     )
 
 

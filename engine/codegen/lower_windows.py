@@ -157,8 +157,8 @@ def _depthwise(low: Lowering, node: Node) -> Lowered:
         raise NotFusibleError(f"{node.op}: every output reads several channels")
     if groups != source.shape[1] or math.prod(weight.shape[2:]) > WIDEST_CONVOLUTION:
         raise NotFusibleError(f"{node.op}: not a small depthwise convolution")
-    if isinstance(node.args.get("padding"), str):
-        raise NotFusibleError(f"{node.op}: padding by name")
+    stride, dilation = _sizes(low, node, "stride", rank, 1), _sizes(low, node, "dilation", rank, 1)
+    padding = _padding(low, node, weight.shape[2:], dilation)
     dtype, name, shape = low.out_dtype(node), low.out_name(node), low.out_shape(node)
     multiplier = weight.shape[0] // groups
     if multiplier > 1:
@@ -166,15 +166,22 @@ def _depthwise(low: Lowering, node: Node) -> Lowered:
                       source=source, forward=lambda i: (i[0], i[1] // multiplier, *i[2:]))
     total: Prim = Window(
         name=name, dtype=dtype, shape=shape, kind="sum", source=source, dims=tuple(range(2, rank + 2)),
-        kernel=weight.shape[2:], stride=_sizes(low, node, "stride", rank, 1),
-        padding=_sizes(low, node, "padding", rank, 0), dilation=_sizes(low, node, "dilation", rank, 1),
-        compute=dtype, weight=weight, weight_index=_weight_index,
+        kernel=weight.shape[2:], stride=stride, padding=padding, dilation=dilation, compute=dtype, weight=weight,
+        weight_index=_weight_index,
     )
     bias = low.operand(node, "bias")
     if bias is not None:
         total = elementwise(f"{name}_bias", "add", total, reshaped(bias, (bias.numel, *([1] * rank)), bias.name),
                             dtype=dtype)
     return (total,)
+
+
+def _padding(low: Lowering, node: Node, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...]:
+    """Zeros before each dimension. By name, `same` puts the smaller half there."""
+    named = node.args.get("padding")
+    if not isinstance(named, str):
+        return _sizes(low, node, "padding", len(kernel), 0)
+    return tuple(step * (size - 1) // 2 if named == "same" else 0 for size, step in zip(kernel, dilation, strict=True))
 
 
 def _weight_index(index: Indices, taps: Indices) -> Indices:

@@ -22,6 +22,7 @@ _SAME_IF_LAYOUT = words(
     """clone contiguous view reshape expand _to_copy to squeeze unsqueeze permute transpose flatten slice type_as
     broadcast_to expand_as view_as resolve_conj resolve_neg"""
 )
+_KEEPS_ORDER = words("view reshape unsqueeze squeeze flatten unflatten select")
 _MAX_NODE_PASSES = 8
 
 
@@ -40,13 +41,14 @@ def simplify(graph: Graph) -> Graph:
 
 def _drop_no_ops(graph: Graph) -> Graph:
     replaced: dict[str, str] = {}
+    viewed: dict[str, str] = {}  # From a view of all elements in their order to what it shows.
     nodes = []
     for original in graph.nodes:
         if original.base in IGNORED:
             continue
         node = _with_refs(original, replaced)
         node = dataclasses.replace(node, op=_RENAMED.get(node.op, node.op))
-        same = _same_as(node, graph.values)
+        same = _same_as(node, graph.values) or _back_again(node, graph.values, viewed)
         if same is not None:
             replaced.update(same)
             continue
@@ -69,6 +71,21 @@ def _same_as(node: Node, values: Mapping[str, TensorSpec]) -> dict[str, str] | N
         return {used[0]: first.name}
     if node.base in _SAME_IF_LAYOUT and node.op != "aten.view.dtype" and values[used[0]] == values[first.name]:
         return {used[0]: first.name}
+    return None
+
+
+def _back_again(node: Node, values: Mapping[str, TensorSpec], viewed: dict[str, str]) -> dict[str, str] | None:
+    """Output to the value that it shows as it was, where views took dimensions away and gave them back."""
+    source = next(iter(node.args.values()), None)
+    if node.base not in _KEEPS_ORDER or node.op == "aten.view.dtype" or not isinstance(source, Ref):
+        return None
+    if values[node.out].numel != values[source.name].numel:
+        return None
+    viewed[node.out] = name = source.name
+    while name in viewed:
+        name = viewed[name]
+        if values[name] == values[node.out]:
+            return {node.out: name}
     return None
 
 
