@@ -15,9 +15,10 @@ from engine.agents.scripted import ScriptedAgent
 from engine.codegen import CannotWrite, Program, Recipe, Tunable
 from engine.optimize import optimize
 from engine.planning.catalog import load_catalog
+from engine.records import SLOWER, Candidate, Failure
 from engine.store import Store
 from engine.trajectory import Event, Job, Trajectory
-from tests.fakes import GPU, NO_GPU, WORKLOAD, FakeEvaluator, FakeServices, contract_of
+from tests.fakes import GPU, NO_GPU, WORKLOAD, FakeEvaluator, FakeServices, contract_of, evaluation_of
 
 TUNABLES = (
     Tunable(key="layout", direction="M", values=("plain", "channels_last"), meaning="", weight=0.9),
@@ -83,6 +84,20 @@ async def test_choices_about_the_whole_module_do_not_wait_for_their_direction(mo
     assert plan.direction != "C"
     assert {"launches": "graph"} in [c.recipe["choices"] for c in made]
     assert made[0].recipe["choices"] == {}
+
+
+def test_a_space_whose_candidates_were_left_as_slower_is_behind_and_not_hopeless():
+    trajectory = Trajectory(run="r", device=GPU)
+    for identity, space, us, failure in (
+            ("best", "cuda", 50.0, None), ("left", "cuda_libs", 100.0, SLOWER), ("bad", "cuda_libs_torch", None, "verify")):
+        candidate = Candidate(id=identity, source=identity, space=space)
+        found = replace(evaluation_of(candidate, us=us), failure=Failure(stage=failure, reason="") if failure else None)
+        trajectory.apply(Event("candidate", 0.0, candidate))
+        trajectory.apply(Event("evaluation", 0.0, found))
+    facts = {space: ExpertAgent().space_facts(situation_of(trajectory), space)
+             for space in ("cuda", "cuda_libs", "cuda_libs_torch")}
+    assert {space: (f["space.accepted"], f["space.behind"], f["space.is_best"]) for space, f in facts.items()} == {
+        "cuda": (1, 1.0, True), "cuda_libs": (1, 2.0, False), "cuda_libs_torch": (0, None, False)}
 
 
 async def test_the_same_situation_gives_the_same_answer():

@@ -256,15 +256,16 @@ class ExpertAgent:
         """The `space.*` facts of one space."""
         trajectory = situation.trajectory
         mine = [c for c in trajectory.candidates if c.space == space and c.id in trajectory.evaluations]
-        ranked = trajectory.ranked()
-        own = next((c for c in ranked if c.space == space), None)
+        best = trajectory.best
+        # One that was left as slower is right as far as is known, and its brief time says how far behind the space is.
+        right = [c for c in mine if trajectory.accepted(c.id) or trajectory.evaluations[c.id].slower]
         behind = None
-        if own and trajectory.rank_us(ranked[0].id) < float("inf"):
-            behind = trajectory.rank_us(own.id) / trajectory.rank_us(ranked[0].id)
+        if right and best is not None and trajectory.rank_us(best.id) < float("inf"):
+            behind = min(trajectory.rank_us(c.id) for c in right) / trajectory.rank_us(best.id)
         return {
             "space.tried": len(mine),
-            "space.accepted": sum(trajectory.accepted(c.id) for c in mine),
-            "space.is_best": bool(own and ranked[0].space == space),
+            "space.accepted": len(right),
+            "space.is_best": best is not None and best.space == space,
             "space.is_current": bool(trajectory.plans and trajectory.plans[-1].space == space),
             "space.behind": behind,
             "space.writable": bool(self._bases(situation, space)),

@@ -46,7 +46,7 @@ FACTS: Mapping[str, str] = {
     "share.reuse": "share of matrix products, convolutions, attention and pooling",
     "share.matrix": "share of matrix products, convolutions and attention",
     "space.tried": "candidates evaluated in this space",
-    "space.accepted": "candidates accepted in this space",
+    "space.accepted": "candidates of this space that were accepted, or only left as slower than the best",
     "space.is_best": "true where this space holds the best result",
     "space.is_current": "true for the last round's space",
     "space.behind": "best time in this space over the best of all",
