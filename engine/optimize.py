@@ -385,10 +385,10 @@ class _Loop:
                 self.record("note", Note(text=f"the baselines were not measured: {error.problem}"))
         if self.job.retime:
             await self.retime_best(task)
+        await self.look_again(task)
         await self.profile_best(task)
         while self.job.confirm and (best := known.best) is not None:
-            evaluation = known.evaluations[best.id]
-            if evaluation.confirmed is True:
+            if (evaluation := known.evaluations[best.id]).confirmed is True:
                 return
             confirmed = await self.evaluator.confirm(task.contract, best, evaluation)
             if confirmed.confirmed is None:
@@ -397,6 +397,7 @@ class _Loop:
             if confirmed.confirmed is False:
                 why = confirmed.failure.reason if confirmed.failure else "it failed"
                 self.record("note", Note(text=f"candidate {best.id} did not survive the rebuild: {why}"))
+                await self.look_again(task)
 
     async def retime_best(self, task: Task) -> None:
         """Time the best again, and those that its new time, or its failure, brings to the front."""
@@ -412,14 +413,22 @@ class _Loop:
             for evaluation in await self.evaluator.retime(task.contract, pairs):
                 self.record("evaluation", evaluation)
 
+    async def look_again(self, task: Task) -> None:
+        """Judge to the end who was left as slower than a best that is none any more, until nobody is ahead."""
+        assert self.evaluator is not None
+        known, seen = self.trajectory, set[str]()
+        while (left := known.left_in_front()) is not None and left.id not in seen:
+            seen.add(left.id)
+            for evaluation in await self.evaluator.retime(task.contract, [(left, known.evaluations[left.id])]):
+                self.record("evaluation", evaluation)
+
     async def profile_best(self, task: Task) -> None:
         """Counters of the best so far: the next plan rests on them. Profiling every candidate would cost too much."""
         assert self.evaluator is not None
         best = self.trajectory.best
         if not self.job.profile or not self.trajectory.measured or best is None:
             return
-        evaluation = self.trajectory.evaluations[best.id]
-        if evaluation.counters is None:
+        if (evaluation := self.trajectory.evaluations[best.id]).counters is None:
             self.record("evaluation", await self.evaluator.profiled(task.contract, best, evaluation))
 
     def record_usage(self, situation: Situation | None = None) -> None:

@@ -280,6 +280,15 @@ class Trajectory:
         apart = self.rank_us(candidate.id) / self.rank_us(best.id) - 1
         return apart <= one.minimum_detectable + other.minimum_detectable
 
+    def left_in_front(self) -> Candidate | None:
+        """The fastest that was left as slower than a best, where the best of now is slower than it or there is none."""
+        left = [c for c in self.candidates if c.id in self.evaluations and self.evaluations[c.id].slower]
+        found = min(left, key=lambda c: self.rank_us(c.id), default=None)
+        best = self.best
+        if found is not None and best is not None and self.rank_us(best.id) <= self.rank_us(found.id):
+            return None
+        return found
+
     def rank_us(self, identity: str) -> float:
         """The number candidates are ordered by, in microseconds; infinite where nothing is known.
 

@@ -4,7 +4,7 @@ import pytest
 
 from engine.evaluate.pace import Pace
 from engine.evaluate.timing import summarise
-from engine.records import SLOWER, Candidate, Evaluation
+from engine.records import SLOWER, Candidate, Evaluation, Verification
 from engine.trajectory import Event, Trajectory
 from tests.evaluate_harness import DATA, Bench, softmax_contract
 
@@ -56,10 +56,24 @@ async def test_a_slower_candidate_costs_a_glance_and_is_not_accepted(tmp_path):
     assert left.timing.notes == ("timed briefly, by six pairs of blocks",)
     assert {c.name for c in left.verification.checks if c.status == "fail"} == set()
     assert next(c.status for c in left.verification.checks if c.name == "repeatability") != "pass"
+    assert {c.status for c in left.verification.checks if c.name in ("repeatability", "wall clock")} == {
+        "not run: it is slower than the best, and was left"}
+    assert (left.verification.match, left.verification.strict, left.verification.kernelbench) == (None, None, None)
     assert left.stage_s["verify"] < whole.stage_s["verify"]
     assert (wrong.failure.stage, wrong.timing) == ("verify", None), "a wrong one is wrong, however slow"
     assert asked.failure is None, "only a search leaves candidates"
     assert pace.best == 1000.0
+
+
+async def test_what_is_not_accepted_sets_no_pace(tmp_path, monkeypatch):
+    bench = await Bench.make(tmp_path / "softmax", *softmax_contract(), (DATA / "softmax.cu").read_text())
+    try:
+        monkeypatch.setattr(Verification, "accepts", lambda _found, _precision: False)
+        judged = await bench.judge("honest", bench.evaluator._settings.search)
+    finally:
+        await bench.evaluator.close()
+    assert judged.failure.reason == "a mandatory check did not run"
+    assert bench.evaluator._pace.best == 0
 
 
 def test_one_that_was_left_is_neither_accepted_nor_ranked():

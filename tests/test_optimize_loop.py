@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from contracts.errors import ConfigError, InputError
 from engine.agents.scripted import ScriptedAgent
 from engine.optimize import optimize
-from engine.records import Candidate
+from engine.records import SLOWER, Candidate, Failure
 from engine.store import Store
 from engine.trajectory import Job, candidate_id
 from tests.fakes import GPU, FakeEvaluator, FakeServices, contract_of
@@ -71,6 +72,31 @@ async def test_what_comes_to_the_front_because_the_best_was_slower_is_timed_agai
     trajectory, evaluator = await run([["// us 20 // again 40", "// us 30", "// us 60"]], tmp_path, job={"rounds": 1})
     assert evaluator.retimed == ids("// us 20 // again 40", "// us 30")
     assert trajectory.best.source == "// us 30"
+
+
+class Leaving(FakeEvaluator):
+    """Leaves what says `// left` as slower than the best so far, until it is asked again."""
+
+    async def evaluate(self, contract, candidate):
+        found = await super().evaluate(contract, candidate)
+        left = Failure(stage=SLOWER, reason="the best is faster")
+        return replace(found, stage="built", failure=left) if "// left" in candidate.source else found
+
+
+@pytest.mark.parametrize("best", ["// us 10 // unconfirmed", "// us 10 // again 80"])
+async def test_what_was_left_for_a_best_that_is_none_is_judged_to_the_end(tmp_path, best):
+    sources = [best, "// us 50", "// us 30 // left // again 31", "// us 40 // left", "// us 60 // left"]
+    trajectory, evaluator = await run([sources], tmp_path, evaluator=Leaving(), job={"rounds": 1})
+    assert trajectory.best.source == "// us 30 // left // again 31"
+    assert trajectory.evaluations[trajectory.best.id].confirmed is True
+    assert not set(evaluator.retimed) & set(ids("// us 40 // left", "// us 60 // left")), "only what is in front"
+
+
+async def test_what_was_left_for_a_best_that_stands_is_not_looked_at_again(tmp_path):
+    sources = ["// us 10", "// us 30 // left // again 31"]
+    trajectory, evaluator = await run([sources], tmp_path, evaluator=Leaving(), job={"rounds": 1})
+    assert evaluator.retimed == ids("// us 10")
+    assert trajectory.best.source == "// us 10"
 
 
 async def test_a_winner_that_does_not_survive_the_rebuild_gives_way(tmp_path):

@@ -73,6 +73,8 @@ class Ledger:
     skipped: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, bool] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    # Why the candidate was left before the end, where it was: what did not run says so, and nothing is known to hold.
+    left: str = ""
 
     def ok(self, name: str, detail: str = "") -> None:
         """The check ran and found nothing."""
@@ -131,15 +133,18 @@ class Ledger:
                 checks.append(Check(name=name, status=f"not run: {self.skipped.get(name) or self._why_not(name)}"))
         gate = not GATES & set(self.failures)
         strong = gate and not BEYOND_KERNELBENCH & set(self.failures)
+        holds = {policy: found for policy, found in self.verdicts.items() if not (found and self.left)}
         return Verification(
-            match=_and(self.verdicts.get("match"), strong), strict=_and(self.verdicts.get("strict"), strong),
-            kernelbench=_and(self.verdicts.get("kernelbench"), gate), checks=tuple(checks), where=where,
+            match=_and(holds.get("match"), strong), strict=_and(holds.get("strict"), strong),
+            kernelbench=_and(holds.get("kernelbench"), gate), checks=tuple(checks), where=where,
             isolation=isolation, metrics=dict(self.metrics),
         )
 
     def _why_not(self, name: str) -> str:
         if self.rejected:
             return "an earlier check failed"
+        if self.left:
+            return self.left
         if name in WINNER_ONLY:
             return "for a winner only"
         return "it was not timed" if name in WHEN_TIMED else "nothing here calls for it"

@@ -28,6 +28,7 @@ from engine.evaluate.pace import Pace
 from engine.evaluate.profile import profile
 from engine.evaluate.screen import screen
 from engine.evaluate.session import NotStartedError, Prestarted, Session, own
+from engine.evaluate.stopwatch import Stopwatch
 from engine.evaluate.verify import Draws, Limits, StoppedError, Verifier
 from engine.evaluate.watch import allowance_of, room
 from engine.nvml import find_gpu
@@ -68,20 +69,6 @@ class Settings:
     profile_above: float | None = None
     quarantine: bool = True
     sanitizer: bool = True
-
-
-class Stopwatch:
-    """Wall seconds by name; laps of one name add up."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        """Book the time since the last lap under `name`."""
-        now = time.perf_counter()
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + now - self._last, 3)
-        self._last = now
 
 
 class LocalEvaluator:
@@ -205,13 +192,15 @@ class LocalEvaluator:
             if self._emulated or build is None or build.extension is None or evaluation.timing is None:
                 again.append(evaluation)
                 continue
-            fresh = await self._judged(contract, candidate, build, self._settings.winner, limits=RETIME_LIMITS)
+            # One that was left as slower was not verified to the end before.
+            limits = self._settings.limits if evaluation.slower else RETIME_LIMITS
+            fresh = await self._judged(contract, candidate, build, self._settings.winner, limits=limits)
             if fresh.failure is not None and fresh.verification is None:
                 again.append(evaluation)  # The judge failed, which is no finding about the candidate.
                 continue
-            again.append(replace(
-                fresh, counters=evaluation.counters, stage=evaluation.stage if fresh.failure is None else fresh.stage,
-                estimate_us=evaluation.estimate_us, confirmed=evaluation.confirmed))
+            stage = fresh.stage if fresh.failure is not None or evaluation.slower else evaluation.stage
+            again.append(replace(fresh, counters=evaluation.counters, stage=stage, estimate_us=evaluation.estimate_us,
+                                 confirmed=evaluation.confirmed))
         return again
 
     async def confirm(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
@@ -328,7 +317,7 @@ class LocalEvaluator:
                                     beside=self._beside_others, draws=self._draws if limits is None else None)
                 self._null_test(ledger)
                 timer = measure.Timer(own(self.session.judge), verifier, self.session.contract, self._device,
-                                      self._baselines.compiled(), self._gpu)
+                                      gpu=self._gpu)
 
                 async def behind() -> bool:
                     nonlocal glance
@@ -339,11 +328,12 @@ class LocalEvaluator:
                     watch.lap("time")
                     return self._pace.leaves(glance)
 
-                searching = effort is self._settings.search and self._pace.asks(candidate)
+                # What is timed again or confirmed has limits of its own, and is looked at to the end.
+                searching = limits is None and effort is self._settings.search and self._pace.asks(candidate)
                 whole = await verifier.run(behind if searching else None)
                 watch.lap("verify")
                 if whole and not ledger.rejected and effort is not None:
-                    stage = "time"
+                    stage, timer.compiled = "time", self._baselines.compiled()  # A glance asks for the reference alone.
                     async with self._alone():
                         watch.lap("wait")
                         seen = await timer.run(effort)
@@ -351,8 +341,6 @@ class LocalEvaluator:
                     if not ledger.rejected:
                         await verifier.again(2)
                         watch.lap("verify")
-                    if seen is not None and not ledger.rejected:
-                        self._pace.took(seen)
             except StoppedError:
                 await self._recover()
             except NotStartedError as error:
@@ -377,6 +365,7 @@ class LocalEvaluator:
             log = replies.plain_text(worker.log_tail) if worker is not None else ""
         if log and ledger.rejected:
             self._draws.renew()  # What it printed is read by whoever writes the next one.
+        ledger.left = "" if whole else "it is slower than the best, and was left"
         verification = ledger.verification(self._where(), sandbox.words(locked))
         reason = ledger.reason() if ledger.rejected else None
         if reason is not None:
@@ -392,6 +381,8 @@ class LocalEvaluator:
         if not verification.accepts(contract.precision):
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
                               failure=Failure(stage="verify", reason="a mandatory check did not run"))
+        if seen is not None:
+            self._pace.took(seen)
         return Evaluation(candidate_id=candidate.id, stage="verified" if seen is None else "timed", build=build,
                           verification=verification, timing=seen, stage_s=watch.seconds)
 

@@ -78,14 +78,15 @@ class Timer:
         verifier: The candidate's verifier: its process and the audits.
         contract: What is timed: the example variant.
         device: For floors.
-        compiled: A second judge that holds a compiled reference, and its name; None where there is none.
+        compiled: A second judge that holds a compiled reference, and its name; None where there is none, or not yet:
+            what is set before `run` counts.
         gpu: The card, for its clocks and for strangers on it; None where the driver tells nothing.
     """
 
     def __init__(self, judge: Worker, verifier: Verifier, contract: Contract, device: Device,
                  compiled: tuple[Worker, str] | None = None, gpu: Gpu | None = None) -> None:
         self._judge, self._verifier, self._contract = judge, verifier, contract
-        self._device, self._compiled, self._gpu = device, compiled, gpu
+        self._device, self.compiled, self._gpu = device, compiled, gpu
         self._ledger: Ledger = verifier.ledger
         self._seeds = seeds()
         self._empty_us: list[float] = []
@@ -165,8 +166,8 @@ class Timer:
                 found.reference.append(await self._reference("eager", chosen, seed))
             if self._gpu is not None:
                 found.clocks.append(self._gpu.clocks())
-            if self._compiled is not None:
-                worker, which = self._compiled
+            if self.compiled is not None:
+                worker, which = self.compiled
                 found.compiled.append((await _time(worker, which, chosen, seed))[0])
             if number in audited:
                 await self._audit(chosen, seed)
