@@ -195,16 +195,18 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         forms["ours"] = (case.steps, ours(request, model))
     if case.shape == "box":
         forms["eager, cuDNN"] = (case.steps, eager(cudnn=True))
-        forms["eager, no cuDNN"] = (case.steps, eager(cudnn=False))
+        if "eager, no cuDNN" not in request["without"]:
+            forms["eager, no cuDNN"] = (case.steps, eager(cudnn=False))
     else:
         forms["eager"] = (case.steps, eager(cudnn=True))
     result: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "failed": {}}
     with torch.no_grad():
         try:
-            direct = Direct(x, weight.to(x.dtype))
-            result["cudnn"] = direct.facts
-            forms["cuDNN, fastest"] = (1, direct)
-        except (OSError, RuntimeError) as error:
+            if "cuDNN, fastest" not in request["without"]:
+                direct = Direct(x, weight.to(x.dtype))
+                result["cudnn"] = direct.facts
+                forms["cuDNN, fastest"] = (1, direct)
+        except (AttributeError, OSError, RuntimeError) as error:
             result["failed"]["cuDNN, fastest"] = str(error)[:300]
         want = x.double()
         for _ in range(VERIFIED_STEPS):
@@ -340,7 +342,8 @@ class Direct:
         asked, count = (Performance * len(self.NAMES))(), ctypes.c_int()
         self._do("FindConvolutionForwardAlgorithm", self.handle, self.grid, self.window, self.convolution, self.grid,
                  len(self.NAMES), ctypes.byref(count), asked)
-        self.facts = [{"algorithm": self.NAMES[one.algorithm], "status": one.status, "ms": round(one.time_ms, 4),
+        names = dict(enumerate(self.NAMES))
+        self.facts = [{"algorithm": names.get(one.algorithm, one.algorithm), "status": one.status, "ms": round(one.time_ms, 4),
                        "workspace": one.memory} for one in asked[: count.value]]
         able = [one for one in asked[: count.value] if one.status == 0]
         if not able:
@@ -382,11 +385,17 @@ def told(case: Case, row: dict[str, Any]) -> str:
 
 
 def measured(row: dict[str, Any], case: Case) -> dict[str, Any]:
-    request = {"case": asdict(case), **{key: row.get(key) for key in ("file", "extension", "module", "entry", "arguments")}}
-    done = subprocess.run([sys.executable, __file__, "--measure", json.dumps(request)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return {"failed": {"measurement": (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]}}
-    return json.loads(done.stdout.splitlines()[-1])
+    """What a process of its own measured. A library that breaks the GPU's context breaks its process: again without it."""
+    known = {key: row.get(key) for key in ("file", "extension", "module", "entry", "arguments")}
+    failed: dict[str, str] = {}
+    for without in ([], ["cuDNN, fastest"], ["cuDNN, fastest", "eager, no cuDNN"]):
+        request = json.dumps({"case": asdict(case), "without": without, **known})
+        done = subprocess.run([sys.executable, __file__, "--measure", request], capture_output=True, text=True, check=False)
+        if not done.returncode:
+            found = json.loads(done.stdout.splitlines()[-1])
+            return {**found, "failed": {**failed, **found["failed"]}}
+        failed[f"all but {without}"] = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1][:300]
+    return {"failed": failed}
 
 
 async def main() -> int:
@@ -412,8 +421,7 @@ async def main() -> int:
         print(f"bench/stencil.py needs a GPU: {driver['problem'] or 'the driver shows none'}")
         return 2
     every = cases(options.size, options.steps)
-    wanted = [case for case in every if not options.only or case.name in options.only.split(",")]
-    if not wanted:
+    if not (wanted := [case for case in every if not options.only or case.name in options.only.split(",")]):
         parser.error(f"--only knows {', '.join(case.name for case in every)}")
     document: dict[str, Any] = {
         "what": "milliseconds a step of repeated stencils: median of blocks of calls between CUDA events, each call fed "
