@@ -47,10 +47,13 @@ def evaluation_document(evaluation: Evaluation | None) -> dict[str, Any]:
     verification = evaluation.verification if evaluation else None
     timing = evaluation.timing if evaluation else None
     failure = evaluation.failure if evaluation else None
+    left = failure if evaluation and evaluation.slower else None
+    found = None if left else failure
     return {
         "stage": evaluation.stage if evaluation else "proposed",
-        "rejected": failure.reason if failure else None,
-        "rejected_at": failure.stage if failure else None,
+        "rejected": found.reason if found else None,
+        "rejected_at": found.stage if found else None,
+        "slower": left.reason if left else None,
         "errors": [codec.to_data(e) for e in failure.errors] if failure else [],
         "build_s": build.seconds if build else None,
         "build_tier": build.tier if build else None,

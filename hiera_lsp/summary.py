@@ -12,8 +12,8 @@ class CandidateSummary:
 
     Attributes:
         source: Path of its stored cuda_source.cu.
-        state: `verified`, `confirmed`, `rejected`, ... as `hiera show` says.
-        rejected: Why it was rejected, or empty.
+        state: `verified`, `confirmed`, `rejected`, `slower`, ... as `hiera show` says.
+        rejected: Why it was rejected, or left as slower; or empty.
         direction: Direction of the move that made it; empty for a beginning.
         planned: Direction that its round's plan chose.
         compile_ci95: Interval of `speedup_vs_compile`.

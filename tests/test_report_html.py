@@ -11,8 +11,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from engine import report_html
-from engine.records import Build, Check, Failure, KernelFacts, Score, Strategy
+from engine import report, report_candidate, report_html
+from engine.records import SLOWER, Build, Check, Failure, KernelFacts, Score, Strategy
 from engine.report_html.rows import best_after, rows_of
 from engine.report_html.svg import Scale, ratio_scale
 from engine.trajectory import Note, Stopped, Trajectory, Usage
@@ -163,6 +163,22 @@ def test_a_measured_run_is_drawn_with_its_numbers():
     assert len([a for a in read.of("path") if a.get("class") == "rejected"]) == 2 + 1  # One more in the legend.
     assert "check numeric: 7 of 8 elements differ" in read.text
     assert "1.23 times the roof's time (measured)" in read.text
+
+
+def test_one_that_was_left_as_slower_is_told_with_its_brief_time_and_is_no_rejected_one():
+    made, best = runs.candidate(0), runs.candidate(1)
+    left = replace(runs.timed(made, 1.5), stage="built", failure=Failure(stage=SLOWER, reason="the best is faster"))
+    trajectory = runs.run_of(*runs.head(), ("candidate", best), ("evaluation", runs.timed(best, 2.0)),
+                             ("candidate", made), ("evaluation", left), ("stopped", Stopped(reason="done")))
+    read = Read(report_html.page(trajectory))
+    assert "1.500x (briefly)" in read.text
+    assert "measured briefly" in read.text
+    assert "1 of 2 candidates were accepted and timed" in read.text
+    assert [a.get("class") for a in read.of("div") if a.get("class") in ("bad", "missing")] == ["missing"]
+    found = report.document(trajectory)["candidates"][1]
+    assert (found["rejected"], found["rejected_at"], found["slower"]) == (None, None, "the best is faster")
+    assert "slower: the best is faster" in report_candidate.build_log(trajectory, made)
+    assert report.state(trajectory, left) == SLOWER
 
 
 def test_points_never_stand_above_the_roof_and_faster_ones_stand_higher():

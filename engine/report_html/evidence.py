@@ -50,17 +50,18 @@ def candidates(trajectory: Trajectory, rows: list[Row]) -> Markup:
         return section("candidates", "Candidates", tag("p", "No candidate was written."))
     cells = []
     for row in rows:
-        candidate, timing = row.candidate, row.timing
-        state = tag("span", row.state, class_="good" if row.accepted else "bad" if row.why else "missing")
+        candidate, timing = row.candidate, row.timing or row.glance
+        bad = "missing" if row.glance else "bad"
+        state = tag("span", row.state, class_="good" if row.accepted else bad if row.why else "missing")
         cells.append((
             [row.label, " ", tag("code", candidate.id),
              tag("strong", " best") if row.is_best and trajectory.measured else None],
-            [report.titled(candidate), tag("div", row.why, class_="bad") if row.why else None],
+            [report.titled(candidate), tag("div", row.why, class_=bad) if row.why else None],
             candidate.round, candidate.space, candidate.direction or "-", state, _time(row),
             "-" if timing is None else f"{timing.speedup:.2f}x [{timing.ci95[0]:.2f}, {timing.ci95[1]:.2f}]",
             "-" if timing is None or timing.speedup_vs_compile is None else f"{timing.speedup_vs_compile:.2f}x",
         ))
-    heads = ("candidate", "what it is, and why it was rejected", "round", "space", "direction", "state", "time",
+    heads = ("candidate", "what it is, and why it was not accepted", "round", "space", "direction", "state", "time",
              "speed-up", "over torch.compile")
     return section("candidates", "Candidates", table(
         "Candidates in the order of making", heads, cells, numeric={2, 6, 7, 8}, hidden=True, class_="candidates",
@@ -70,6 +71,8 @@ def candidates(trajectory: Trajectory, rows: list[Row]) -> Markup:
 def _time(row: Row) -> Child:
     if row.timing is not None:
         return [f"{row.timing.median_us:.4g} us ", how("measured")]
+    if row.glance is not None:
+        return [f"{row.glance.median_us:.4g} us ", how("measured briefly")]
     estimate = row.evaluation.estimate_us if row.evaluation else None
     if estimate is not None:
         return [f"{estimate:.4g} us ", how("estimated")]

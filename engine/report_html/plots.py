@@ -137,9 +137,9 @@ def _stages(trajectory: Trajectory, rows: list[Row]) -> Markup:
 def _numbers(rows: list[Row]) -> Markup:
     cells = []
     for row in rows:
-        timing = row.timing
+        timing = row.timing or row.glance
         cells.append((row.label, row.candidate.round, row.candidate.direction or "none", row.state,
-                      f"{timing.speedup:.3f}x" if timing else "not measured",
+                      (f"{timing.speedup:.3f}x" + (" (briefly)" if row.glance else "")) if timing else "not measured",
                       f"{timing.ci95[0]:.3f} to {timing.ci95[1]:.3f}" if timing else "-"))
     return table("The search progress in numbers",
                  ("candidate", "round", "direction", "state", "speed-up (measured)", "95 % interval"), cells,
@@ -201,4 +201,4 @@ def _legend(*, best: bool = True) -> Markup:
     return tag("ul",
                sample(svg.dot(10, 10, 6, ""), "accepted"),
                sample(svg.dot(10, 10, 6, "", best=True), "the best") if best else None,
-               sample(svg.cross(10, 10, 5, ""), "rejected or not judged"), class_="legend", role="list")
+               sample(svg.cross(10, 10, 5, ""), "slower, rejected or not judged"), class_="legend", role="list")

@@ -34,6 +34,11 @@ class Row:
         return self.evaluation.timing if self.accepted and self.evaluation else None
 
     @property
+    def glance(self) -> Timing | None:
+        """The brief time of one that was left as slower: shown, and neither drawn nor compared."""
+        return self.evaluation.timing if self.evaluation and self.evaluation.slower else None
+
+    @property
     def label(self) -> str:
         """A few characters that name it in a plot."""
         return str(self.number) if self.number else "yours"

@@ -97,7 +97,7 @@ def _candidate(trajectory: Trajectory, row: Row, asked: bool) -> dict[str, Any]:
 
     run, candidate, evaluation = trajectory.run, row.candidate, row.evaluation
     timing = evaluation.timing if evaluation else None
-    failure = evaluation.failure if evaluation else None
+    failure = evaluation.failure if evaluation and not evaluation.slower else None
     name = trajectory.contract.name if trajectory.contract else candidate.id
     return {
         "id": candidate.id, "number": row.number, "round": candidate.round, "space": candidate.space,

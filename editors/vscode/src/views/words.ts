@@ -9,6 +9,8 @@ export interface Icon {
 
 const PASSED = "testing.iconPassed";
 const FAILED = "testing.iconFailed";
+/** The state of a candidate that is right as far as it was looked at. */
+const SLOWER = "slower";
 const AT_WORK: Icon = { id: "sync~spin" };
 const SPACES: Readonly<Record<string, string>> = {
   cuda: "own CUDA kernels", cuda_libs: "CUDA libraries", cuda_libs_torch: "CUDA libraries and PyTorch operators",
@@ -65,6 +67,7 @@ export function candidateDescription(candidate: CandidateRow): string {
 
 export function candidateIcon(run: Run, candidate: CandidateRow): Icon {
   if (candidate.state === "not judged") return run.at_work ? AT_WORK : { id: "circle-outline" };
+  if (candidate.state === SLOWER) return { id: "circle-slash" };
   if (!candidate.accepted) return { id: "error", color: FAILED };
   return { id: candidate.best && candidate.speedup !== null ? "pass-filled" : "pass", color: PASSED };
 }
@@ -76,7 +79,7 @@ export function candidateSentences(candidate: CandidateRow): string[] {
     + (candidate.direction === "" ? "" : `, direction ${candidate.direction}`), `State: ${candidate.state}`];
   if (candidate.why !== "") found.push(`Not accepted: ${candidate.why}`);
   if (speedup !== null && ci95 !== null && median_us !== null) {
-    found.push(`${times(speedup)} [${ci95[0].toFixed(2)}, ${ci95[1].toFixed(2)}] over eager, ${median_us.toPrecision(4)} us (measured)`);
+    found.push(`${times(speedup)} [${ci95[0].toFixed(2)}, ${ci95[1].toFixed(2)}] over eager, ${median_us.toPrecision(4)} us (measured${candidate.state === SLOWER ? " briefly" : ""})`);
   } else if (estimate_us !== null) {
     found.push(`${estimate_us.toPrecision(4)} us (estimated, not measured)`);
   } else {

@@ -67,6 +67,14 @@ test("a candidate says its speed and place, or its fate and why", () => {
   assert.equal(words.candidateLabel({ ...CANDIDATE, number: 0, title: "the file as it stands" }), "the file as it stands");
 });
 
+test("a candidate that was left as slower is no failure, and its time is a brief one", () => {
+  const slower = { ...CANDIDATE, accepted: false, best: false, state: "slower", why: "2.60x where the best so far has 9.00x" };
+
+  assert.equal(words.candidateDescription(slower), "slower · cuda · M");
+  assert.equal(words.candidateIcon(RUN, slower).id, "circle-slash");
+  assert.ok(words.candidateSentences(slower).includes("2.60x [2.50, 2.70] over eager, 38.46 us (measured briefly)"));
+});
+
 test("a candidate that waits turns only while its run is at work", () => {
   const waiting = { ...CANDIDATE, accepted: false, best: false, state: "not judged" };
 
