@@ -625,3 +625,6 @@ def test_a_call_that_switches_streams_does_not_take_the_events_with_it(monkeypat
     times, _ = clock.block(lambda _arguments: monkeypatch.setattr(Event, "current", "theirs"), [None, None])
     assert [event.stream for event in Event.made] == ["ours"] * 4
     assert times == [1000.0, 1000.0]
+    monkeypatch.setattr(Event, "elapsed_time", lambda _start, _end: 0.0)
+    times, _ = clock.block(lambda _arguments: None, [None])
+    assert times[0] > 0, "the parent takes a time of nothing for a forgery"
