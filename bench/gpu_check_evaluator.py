@@ -223,7 +223,7 @@ async def main() -> int:
                 print(f"\n{name}: prepared in {time.perf_counter() - begin:.1f} s, {session.opened['arguments']['transport']}, "
                       f"{session.opened['sets']} sets, trivial {session.trivial}")
                 for label, (space, source, expected) in candidates.items():
-                    candidate = Candidate(id=label, source=source, space=space)
+                    candidate = Candidate(id=label, source=source, space=space, author="user")  # To the end.
                     found = await evaluator.evaluate(made, candidate)
                     if options.confirm and found.timing is not None and expected is None:
                         found = await evaluator.confirm(made, candidate, found)
@@ -232,7 +232,8 @@ async def main() -> int:
                 begin = time.perf_counter()
                 print("  baseline", await evaluator.baseline(), f"{time.perf_counter() - begin:.1f} s")
                 if name == "softmax":
-                    again = await evaluator.evaluate(made, Candidate(id="vs", source=SOFTMAX.replace("BODY", PLAIN), space="cuda"))
+                    again = await evaluator.evaluate(made, Candidate(
+                        id="vs", source=SOFTMAX.replace("BODY", PLAIN), space="cuda", author="user"))
                     wrong += report("with compile", again, None)
             except (HieraError, AssertionError, KeyError, OSError, ValueError):
                 wrong += 1

@@ -1,10 +1,13 @@
 """Candidates that are right and clearly slower than the best: left after a glance, and never taken for accepted."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from engine.evaluate import local
 from engine.evaluate.pace import Pace
 from engine.evaluate.timing import summarise
-from engine.records import SLOWER, Candidate, Evaluation, Verification
+from engine.records import SLOWER, Build, Candidate, Counters, Evaluation, Verification
 from engine.trajectory import Event, Trajectory
 from tests.evaluate_harness import DATA, Bench, softmax_contract
 
@@ -74,6 +77,25 @@ async def test_what_is_not_accepted_sets_no_pace(tmp_path, monkeypatch):
         await bench.evaluator.close()
     assert judged.failure.reason == "a mandatory check did not run"
     assert bench.evaluator._pace.best == 0
+
+
+@pytest.mark.parametrize(("failure", "profiled"), [(None, True), (Pace(best=9.0).failure(timing(2.0)), False)])
+async def test_one_that_was_left_is_not_profiled(monkeypatch, failure, profiled):
+    monkeypatch.setattr(local, "screen", lambda _source, entries: None)
+
+    async def answer(value):
+        return value
+
+    found = Evaluation(candidate_id="a", stage="built", timing=timing(2.0), failure=failure)
+    build = Build(seconds=0.0, tier="light", extension="x.so")
+    counters = Counters(status="measured")
+    evaluator = SimpleNamespace(
+        _source=lambda candidate: candidate.source, _build=lambda *_: answer(build), prepare=lambda: answer(None),
+        _judged=lambda *_: answer(found), _emulated=False, _settings=local.Settings(profile_above=1.0),
+        profile=lambda *_: answer(counters))
+    contract, _ = softmax_contract()
+    judged = await local.LocalEvaluator._evaluate(evaluator, contract, Candidate(id="a", source="", space="cuda"))
+    assert (judged.counters is not None) is profiled
 
 
 def test_one_that_was_left_is_neither_accepted_nor_ranked():

@@ -275,7 +275,7 @@ class LocalEvaluator:
             judged = await self._judged(contract, candidate, built, effort)
         judged = replace(judged, stage_s={"build": build_s, **judged.stage_s})
         above = self._settings.profile_above
-        if judged.timing is not None and above is not None and judged.timing.speedup >= above:
+        if judged.timing is not None and not judged.slower and above is not None and judged.timing.speedup >= above:
             counters = await self.profile(contract, candidate, built)
             judged = replace(judged, counters=counters, stage="profiled")
         return judged
