@@ -123,7 +123,7 @@ async def search(case: Case, scratch: Path, seconds: float | None, options: argp
     file = scratch / f"{case.name.replace('-', '_')}.py"
     file.write_text(case.text())
     job = Job(file=str(file), name="Stencil", preset=options.preset, budget=options.budget, seconds=seconds,
-              device="none" if options.cpu else "cuda", python=sys.executable, profile=False)
+              device="none" if options.cpu else "cuda", python=sys.executable, profile=False, confirm=not options.no_confirm)
     begin = time.perf_counter()
     try:
         found = await optimize(job, store=Store(scratch / "store"))
@@ -406,6 +406,7 @@ async def main() -> int:
     parser.add_argument("--only", default="", help="names of cases, with commas between")
     parser.add_argument("--preset", default="normal")
     parser.add_argument("--budget", type=int, help="candidates a case at most")
+    parser.add_argument("--no-confirm", action="store_true", help="do not rebuild winners with PyTorch's own headers")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--cpu", action="store_true", help="searches only, without a GPU; takes a small --size")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
