@@ -40,7 +40,8 @@ async def judged(folder, cache, entry, *, best=None, **measures):
         build = await builder.build(folder, source, space="cuda_libs_torch", sm=device.sm)
         assert isinstance(build, Build), build
         if best is not None:
-            evaluator._pace.best, measures["effort"] = best, FAST.search
+            evaluator._pace.best = evaluator._pace.strict = best
+            measures["effort"] = FAST.search
         return await Bench(evaluator, contract, build).judge(entry.name, **measures)
     finally:
         await evaluator.close()

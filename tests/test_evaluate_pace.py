@@ -34,6 +34,9 @@ def test_what_is_clearly_slower_than_the_best_is_left_and_the_reason_has_both():
     assert pace.leaves(timing(1.0))
     assert not pace.leaves(timing(2.0 / 1.14))
     assert not pace.leaves(None)
+    assert not pace.leaves(timing(1.0), strict=True), "none that holds the strict policy is known yet"
+    pace.took(timing(1.5), strict=True)
+    assert (pace.leaves(timing(1.0), strict=True), pace.leaves(timing(1.5), strict=True)) == (True, False)
     failure = pace.failure(timing(1.0))
     assert (failure.stage, failure.reason) == (
         SLOWER, "1.00x where the best so far has 2.00x: left there, not verified to the end")
@@ -46,9 +49,9 @@ async def test_a_slower_candidate_costs_a_glance_and_is_not_accepted(tmp_path):
         whole = await bench.judge("honest", search)
         assert whole.failure is None
         assert pace.best == whole.timing.speedup
-        pace.best = 1e-6
+        pace.best = pace.strict = 1e-6
         kept = await bench.judge("honest", search)
-        pace.best = 1000.0
+        pace.best = pace.strict = 1000.0
         left = await bench.judge("honest", search)
         wrong = await bench.judge("zeros", search)
         asked = await bench.judge("honest", bench.evaluator._settings.winner)

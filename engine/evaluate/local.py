@@ -326,7 +326,7 @@ class LocalEvaluator:
                         watch.lap("wait")
                         glance = await timer.glance()
                     watch.lap("time")
-                    return self._pace.leaves(glance)
+                    return self._pace.leaves(glance, strict=ledger.verdicts.get("strict") is True)
 
                 # What is timed again or confirmed has limits of its own, and is looked at to the end.
                 searching = limits is None and effort is self._settings.search and self._pace.asks(candidate)
@@ -382,7 +382,7 @@ class LocalEvaluator:
             return Evaluation(candidate_id=candidate.id, stage="built", build=build, verification=verification,
                               failure=Failure(stage="verify", reason="a mandatory check did not run"))
         if seen is not None:
-            self._pace.took(seen)
+            self._pace.took(seen, strict=verification.strict is True)
         return Evaluation(candidate_id=candidate.id, stage="verified" if seen is None else "timed", build=build,
                           verification=verification, timing=seen, stage_s=watch.seconds)
 

@@ -15,11 +15,13 @@ class Pace:
     """The best of one contract's candidates, and which of them came first.
 
     The first is looked at to the end whatever its speed: it gets what it would get alone. So is what a person wrote,
-    who wants to know all about it.
+    who wants to know all about it. One that holds the strict policy as far as is known is compared with the best that
+    holds it: what careful arithmetic reaches is reported beside what is accepted.
     """
 
     first: str = ""
     best: float = 0.0
+    strict: float = 0.0
 
     def enter(self, candidate: Candidate) -> None:
         """A candidate's evaluation begins."""
@@ -29,13 +31,15 @@ class Pace:
         """Is a glance at its time worth while before the rest?"""
         return self.best > 0 and candidate.id != self.first and candidate.author != "user"
 
-    def leaves(self, glance: Timing | None) -> bool:
-        """Is nothing more wanted of a candidate that is this fast?"""
-        return glance is not None and glance.speedup * BEHIND < self.best
+    def leaves(self, glance: Timing | None, *, strict: bool = False) -> bool:
+        """Is nothing more wanted of a candidate that is this fast? `strict`: it holds that policy so far."""
+        return glance is not None and glance.speedup * BEHIND < (self.strict if strict else self.best)
 
-    def took(self, timing: Timing) -> None:
+    def took(self, timing: Timing, *, strict: bool = False) -> None:
         """A candidate was accepted with this time."""
         self.best = max(self.best, timing.speedup)
+        if strict:
+            self.strict = max(self.strict, timing.speedup)
 
     def failure(self, glance: Timing) -> Failure:
         """Why one was left."""
