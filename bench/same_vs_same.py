@@ -34,7 +34,7 @@ from engine.evaluate.local import LocalEvaluator  # noqa: E402
 from engine.evaluate.measure import SEARCH, Timer  # noqa: E402
 from engine.evaluate.session import own  # noqa: E402
 from engine.evaluate.trials import Limits  # noqa: E402
-from engine.evaluate.verify import Verifier  # noqa: E402
+from engine.evaluate.verify import StoppedError, Verifier  # noqa: E402
 from engine.extract_cu import extract_cu  # noqa: E402
 from engine.nvml import find_gpu  # noqa: E402
 from engine.records import Device, Failure, Timing  # noqa: E402
@@ -72,8 +72,8 @@ async def timed(evaluator: LocalEvaluator, builder: Builder, device: Device, con
     gpu, begin = find_gpu(device), time.perf_counter()
     while len(found) < pairs and time.perf_counter() - begin < seconds:
         worker, _ = await evaluator.session.candidate(built)
+        ledger = Ledger(contract.precision)
         try:
-            ledger = Ledger(contract.precision)
             verifier = Verifier(own(evaluator.session.judge), worker, contract, ledger, LIMITS, emulated=False)
             await verifier.run()
             for _ in range(min(A_PROCESS, pairs - len(found))):
@@ -83,6 +83,8 @@ async def timed(evaluator: LocalEvaluator, builder: Builder, device: Device, con
                 found.append(timing or ledger.reason())
                 if timing is None or time.perf_counter() - begin >= seconds:
                     break
+        except StoppedError:
+            found.append(ledger.reason() or "its process ended")
         finally:
             await evaluator.session.end(worker)
         if sum(isinstance(t, str) for t in found) > 1 + MOST_REFUSED * len(found):

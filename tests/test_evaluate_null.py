@@ -1,6 +1,7 @@
 """The task's own null test: what says nothing is told, and depth alone makes no task say nothing."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from engine.evaluate.build import Builder
 from engine.evaluate.local import LocalEvaluator
 from engine.evaluate.session import Session
 from engine.evaluate.timing import summarise as timing_of
+from engine.evaluate.verify import StoppedError
 from engine.extract_cu import extract_cu
-from engine.records import Build, Evaluation, Failure
+from engine.records import Build, Device
 from engine.toolchain import find_toolchain
 from tests.evaluate_harness import NO_GPU, softmax_contract, spec
 
@@ -110,22 +112,38 @@ async def test_one_refusal_does_not_end_the_timing_benchmark_and_many_do(monkeyp
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "bench"))
     import same_vs_same
 
-    class Judge:
-        def __init__(self, refused):
-            self.refused, self.count = refused, 0
+    async def nothing(*_arguments, **_fields):
+        return None, None
 
-        async def evaluate(self, _contract, candidate):
-            self.count += 1
-            if self.count in self.refused:
-                return Evaluation(candidate_id=candidate.id, stage="built", failure=Failure(stage="time", reason="busy"))
-            timing = timing_of([100.0] * 8, [100.0] * 8)
-            return Evaluation(candidate_id=candidate.id, stage="timed", timing=timing)
+    class Stand:
+        """Evaluator, session, builder, verifier and timer at once: timings by number end as `refused` says."""
 
-    found = await same_vs_same.timed(Judge({1, 12}), None, "same", "", 20, 60.0)
+        count, refused, judge = 0, {}, object()
+        session = property(lambda self: self)
+        build = candidate = end = nothing
+
+        def run(self, effort=None):
+            return self.time() if effort else nothing()
+
+        async def time(self):
+            Stand.count += 1
+            if Stand.count in Stand.refused:
+                raise Stand.refused[Stand.count]
+            return timing_of([100.0] * 8, [100.0] * 8)
+
+    monkeypatch.setattr(same_vs_same, "Verifier", lambda *_, **__: Stand())
+    monkeypatch.setattr(same_vs_same, "Timer", lambda *_: Stand())
+    monkeypatch.setattr(same_vs_same, "find_gpu", lambda _device: None)
+    monkeypatch.setattr(same_vs_same.gpu_lock, "exclusive", lambda _index: contextlib.nullcontext())
+    what = Stand(), Stand(), Device(kind="cuda", name="GPU", sm="9.0"), softmax_contract()[0], None, ""
+
+    Stand.refused = {1: StoppedError(), 12: StoppedError()}
+    found = await same_vs_same.timed(*what, 20, 60.0)
     summary = same_vs_same.summary(found)
-    assert (summary["pairs"], summary["refused"], summary["claimed_faster"]) == (18, ["busy", "busy"], 0)
-    with pytest.raises(SystemExit, match="busy"):
-        await same_vs_same.timed(Judge({1, 2}), None, "same", "", 20, 60.0)
+    assert (summary["pairs"], summary["refused"], summary["claimed_faster"]) == (18, ["its process ended"] * 2, 0)
+    Stand.count, Stand.refused = 0, {1: StoppedError(), 2: StoppedError()}
+    with pytest.raises(SystemExit, match="its process ended"):
+        await same_vs_same.timed(*what, 20, 60.0)
 
 
 PROBABILITIES = """
