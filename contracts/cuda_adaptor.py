@@ -173,7 +173,8 @@ def _kernel_launch(function: CudaFunction, pragmas: Pragmas, call: list[str], fi
     if launch is None:
         raise InputError(
             f"nothing says how kernel {function.name!r} is launched",
-            hint="add a line such as `// hiera: launch grid=(64) block=(256)`",
+            hint="put `extern \"C\"` before a host function that launches it, or add a line such as "
+                 "`// hiera: launch grid=(64) block=(256)`",
             file=file, line=function.name_span.start_line + 1,
         )
     grid, block = ", ".join(launch.grid), ", ".join(launch.block)

@@ -85,6 +85,8 @@ async def extract(
     root = project_root(file)
     if inputs is None and (site is None or not site.has_example_inputs):
         inputs = configured_script(file, chosen, root)
+    if inputs is not None and not inputs.file.is_file():
+        raise InputError("there is no such file with example inputs", hint="check the path", file=inputs.file)
     request = {
         "file": str(file), "root": str(root), "name": chosen, "line": site.name_span.start_line + 1 if site else None,
         "script": str(inputs.file) if inputs else None, "function": inputs.function if inputs else None,

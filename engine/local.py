@@ -272,7 +272,9 @@ async def _of_folder(job: Job, given: Path, folder: Path, python: str) -> Task:
         raise InputError(f"the contract folder cannot be copied: {error}", hint="check its permissions",
                          file=given) from None
     found = await read_folder(folder, python=python)
-    source = folder / "cuda_source.cu"
-    return Task(contract=replace(found.contract, precision=job.precision), folder=folder, reduced=found.reduced,
-                reduced_folder=found.reduced_folder,
+    source, reduced = folder / "cuda_source.cu", found.reduced
+    if reduced is not None and reduced.example.tensors == found.contract.example.tensors:
+        reduced = None  # Small already: it is verified as it is.
+    return Task(contract=replace(found.contract, precision=job.precision), folder=folder, reduced=reduced,
+                reduced_folder=found.reduced_folder if reduced is not None else None,
                 source=source.read_text(encoding="utf-8") if source.is_file() else None)

@@ -211,5 +211,6 @@ def _missing(function: CudaFunction, pragmas: Pragmas, found: CudaFile) -> Input
         by = next((launch.function for launch in found.launches if launch.kernel == function.name), "")
         also = f"; {by} launches it, optimize that one" if by else ""
         return InputError(f"nothing says how kernel {function.name} is launched{also}", line=line,
-                          hint="add a line such as `// hiera: launch grid=(64) block=(256)`")
+                          hint="put `extern \"C\"` before a host function that launches it, or add a line such as "
+                               "`// hiera: launch grid=(64) block=(256)`")
     return None

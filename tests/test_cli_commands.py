@@ -160,7 +160,24 @@ def test_without_a_gpu_the_text_claims_nothing(faked, monkeypatch, capsys):
                                  "graph_us": None}
 
 
+def test_what_stood_in_the_output_folder_is_kept_beside_it(faked, tmp_path, capsys):
+    run = ["optimize", "model.py", "--preset", "quick", "--fresh", "--out", "out"]
+    assert main(run) == 0
+    assert main(run) == 0
+    names = {"cuda_source.cu", "groundtruth.py"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names, "the same text again is no change"
+    kernel = tmp_path / "out" / "cuda_source.cu"
+    for text in ("// my own work", "// and more"):
+        kernel.write_text(text)
+        capsys.readouterr()
+        assert main(run) == 0
+    assert "cuda_source.cu was another one: kept as cuda_source.2.cu" in capsys.readouterr().err
+    assert kernel.read_text() == "// us 20"
+    assert [kernel.with_name(f"cuda_source.{n}.cu").read_text() for n in (1, 2)] == ["// my own work", "// and more"]
+
+
 @pytest.mark.parametrize(("argv", "said"), [
+    (["bench", "tasks.jsonl"], "add --out FILE.jsonl"),
     (["optimize", "nothing.py"], r"nothing\.py: there is no such file"),
     (["optimize", "notes.txt"], r"notes\.txt: a \.txt cannot be optimised"),
     (["optimize", "model.py::"], "no name after"),

@@ -39,7 +39,7 @@ def test_what_is_clearly_slower_than_the_best_is_left_and_the_reason_has_both():
     assert (pace.leaves(timing(1.0), strict=True), pace.leaves(timing(1.5), strict=True)) == (True, False)
     failure = pace.failure(timing(1.0))
     assert (failure.stage, failure.reason) == (
-        SLOWER, "1.00x where the best so far has 2.00x: left there, not verified to the end")
+        SLOWER, "1.00x where the best so far has 2.00x: not looked at further")
 
 
 async def test_a_slower_candidate_costs_a_glance_and_is_not_accepted(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ from contracts.errors import InputError, ToolError
 from engine import local
 from engine.evaluate import session
 from engine.evaluate.build import Builder
+from engine.example_inputs import InputScript
+from engine.extract import extract
 from engine.toolchain import Toolchain
 from engine.trajectory import Job
 from tests.fakes import GPU, NO_GPU, WORKLOAD, contract_of
@@ -198,3 +201,25 @@ async def test_processes_that_nobody_took_are_ended_with_their_folder(monkeypatc
     await prestarted.close()
     assert ended == ["judge", "shares", "candidate"]
     prestarted.folder.rmdir()
+
+
+@pytest.mark.parametrize(("shapes", "kept"), [(1, False), (2, True)])
+async def test_a_folder_whose_reduced_sizes_are_the_real_ones_is_verified_as_it_is(tmp_path, monkeypatch, shapes, kept):
+    given = tmp_path / "given"
+    given.mkdir()
+    real, small = contract_of(["relu"], shape=(4, 8 * shapes)), contract_of(["relu"], shape=(4, 8))
+
+    async def read(folder, *, python):
+        return SimpleNamespace(contract=real, reduced=small, reduced_folder=folder / "reduced")
+
+    monkeypatch.setattr(local, "read_folder", read)
+    task = await local._of_folder(Job(file=str(given)), given, tmp_path / "run", sys.executable)
+    assert (task.reduced is not None, task.reduced_folder is not None) == (kept, kept)
+
+
+async def test_a_script_of_example_inputs_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "net.py").write_text("import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x\n")
+    script = InputScript(tmp_path / "none.py", "")
+    with pytest.raises(InputError, match="no such file with example inputs") as raised:
+        await extract(tmp_path / "net.py", "Net", out=tmp_path / "out", python=sys.executable, inputs=script)
+    assert raised.value.file == str(script.file)

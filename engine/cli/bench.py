@@ -31,8 +31,10 @@ def bench(arguments: argparse.Namespace) -> int:
         read_lines(Path(file))  # It would else fail at the end of a long job.
     if arguments.summary:
         return _show([Path(file) for file in arguments.summary], arguments)
-    if not arguments.tasks or not arguments.out:
+    if not arguments.tasks:
         raise ConfigError("there is nothing to run", hint="give TASKS.jsonl and --out FILE, or --summary FILE")
+    if not arguments.out:
+        raise ConfigError("nothing says where the results go", hint="add --out FILE.jsonl")
     options = _options(arguments)
     if options.out.is_dir():
         raise ConfigError("the result file is a folder", hint="name a .jsonl file", file=options.out)

@@ -123,9 +123,18 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         ConfigError: It cannot be written.
     """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, text: bytes) -> None:
+    """The same for a text that is encoded already.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
     part = path.with_name(path.name + ".part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(text)
         part.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -176,6 +176,10 @@ def _verdict(trajectory: Trajectory, candidate: Candidate) -> str:
         return f"{candidate.title}: {failure.reason}"
     reason = f"at {failure.stage}: {failure.reason}" if failure else report.why_not(trajectory, evaluation)
     lines = [f"{candidate.title}: rejected in space {candidate.space} {reason}{error}"]
+    if verification is not None and verification.where.endswith("at reduced size") and any(
+            check.name == "runs" and check.status == "fail" for check in verification.checks):
+        lines.append("  It ran at the sizes in the folder's `reduced`, for there is no GPU. If it is written for the "
+                     "real ones alone, judge it on a GPU, or without that folder, which can take long.")
     if failure:
         lines += [f"  line {at.line}: {at.message}" for at in failure.errors[:5] if at.line is not None]
     return "\n".join(lines)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -97,17 +96,27 @@ def _foreign(folder: Path) -> bool:
     return bool(names) and not {"cuda_source.cu", "groundtruth.py"} <= names
 
 
+def _kept(path: Path) -> Path:
+    """A file put beside its place under the first free name: what stands there may be the user's work."""
+    number = 1
+    while (aside := path.with_name(f"{path.stem}.{number}{path.suffix}")).exists():
+        number += 1
+    return path.rename(aside)
+
+
 def _write_folder(out: Path, contract: Path, trajectory: Trajectory) -> None:
     """The contract folder with the best candidate's source; without one, the contract alone."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path in contract.iterdir():
-            if path.is_file():
-                shutil.copyfile(path, out / path.name)
+        best = trajectory.best
+        texts = {path.name: path.read_bytes() for path in contract.iterdir() if path.is_file()}
+        if best is not None:
+            texts["cuda_source.cu"] = best.source.encode()
+        for name, text in texts.items():
+            if (out / name).is_file() and (out / name).read_bytes() != text:
+                print(f"hiera: {name} was another one: kept as {_kept(out / name).name}", file=sys.stderr)
+            common.write_bytes(out / name, text)
     except OSError as error:
         raise ConfigError(f"cannot write the output folder: {error.strerror}", hint="choose another place",
                           file=out) from None
-    best = trajectory.best
-    if best is not None:
-        common.write_text(out / "cuda_source.cu", best.source)
     print(f"wrote {out}" + ("" if best else " (no candidate was accepted)"), file=sys.stderr)

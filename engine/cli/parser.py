@@ -123,8 +123,8 @@ def _limits(add: argparse.ArgumentParser) -> None:
     add.add_argument("--budget", type=_positive, metavar="N", help="candidates at most")
     add.add_argument("--rounds", type=_positive, metavar="R", help="rounds at most")
     add.add_argument("--seconds", type=_seconds, metavar="S",
-                     help="seconds to search; then the best is confirmed, and where nothing is verified yet, what is "
-                          "being judged may end")
+                     help="seconds to search, over all sittings of a run; then the best is confirmed, and where "
+                          "nothing is verified yet, what is being judged may end")
     add.add_argument("--tokens", type=_positive, metavar="N", help="limit on a language model's tokens")
 
 

@@ -84,7 +84,7 @@ _MAPPINGS = {
 _IDEAS = {
     "held": "It stays in shared memory between the passes, so memory is read once.",
     "resident": "The row stays in registers between the passes, so memory is read once.",
-    "streaming": "The row is too long for registers and is read again in each pass.",
+    "streaming": "The row is read again in each pass.",
     "once": "One pass over the row is enough.",
 }
 

@@ -44,4 +44,4 @@ class Pace:
     def failure(self, glance: Timing) -> Failure:
         """Why one was left."""
         return Failure(stage=SLOWER, reason=f"{glance.speedup:.2f}x where the best so far has {self.best:.2f}x: "
-                                            "left there, not verified to the end")
+                                            "not looked at further")
