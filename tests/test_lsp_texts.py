@@ -109,6 +109,16 @@ def test_diagnostics_of_a_cu_file(tmp_path: Path) -> None:
     })
 
 
+@pytest.mark.parametrize(("median_us", "said"), [
+    (18.0, "; the best runs at 50 % of it"), (8.9, "; the best runs at 101 % of it"),
+    (3.0, "; the best is faster, by other arithmetic than the reference's")])
+def test_a_time_below_the_roof_is_no_share_of_it(tmp_path: Path, median_us: float, said: str) -> None:
+    found = result(tmp_path, "gpu").summary
+    best = replace(found.candidates[0], median_us=median_us)
+    assert said in texts.hover(replace(result(tmp_path, "gpu"), summary=replace(found, candidates=(best,))),
+                               standing="offered", markdown=False)
+
+
 def test_a_hover_is_short(tmp_path: Path) -> None:
     assert len(texts.hover(result(tmp_path, "gpu"), standing="offered", markdown=True).splitlines()) <= 30
 

@@ -143,6 +143,12 @@ async def test_reaching_the_roof_ends_the_search(tmp_path):
     assert trajectory.stopped.reason.startswith("converged")
 
 
+async def test_what_is_far_below_the_roof_shows_that_it_is_none_and_the_search_goes_on(tmp_path):
+    trajectory, _ = await run([["// us 2.5"], ["// us 2.2"]], tmp_path, job={"rounds": 2})
+    assert len(trajectory.candidates) == 2
+    assert trajectory.stopped.reason == "all 2 rounds done"
+
+
 async def test_no_idea_left_ends_the_search(tmp_path):
     trajectory, _ = await run([["a"], []], tmp_path, job={"rounds": 2})
     assert trajectory.stopped.reason.startswith("no direction left")
