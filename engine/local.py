@@ -23,6 +23,7 @@ from engine.evaluate.shares import measure_shares
 from engine.example_inputs import parse_script
 from engine.extract import extract, read_folder
 from engine.extract_cu import extract_cu
+from engine.own_names import lines_of, named
 from engine.planning.own_kernel import launches_of
 from engine.presets import limits
 from engine.probing import Probe
@@ -36,6 +37,7 @@ from engine.workload import profile_workload
 
 # Raised when estimates change their meaning, so that stored ones are not mixed with new ones.
 ESTIMATE = 2
+CUDA_FILES = (".cu", ".cuh")
 
 T = TypeVar("T")
 
@@ -107,7 +109,7 @@ class LocalServices:
         probe = await self._probe if self._probe is not None else None
         if file.is_dir():
             return await _of_folder(job, file, folder, python)
-        if file.suffix in (".cu", ".cuh"):
+        if file.suffix in CUDA_FILES:
             found = await extract_cu(file, job.name, out=folder, python=python, precision=job.precision)
             return Task(contract=found.contract, folder=found.folder, source=found.source)
         script = parse_script(job.inputs, Path.cwd()) if job.inputs else None
@@ -151,7 +153,8 @@ class LocalServices:
         elif toolchain.nvcc is None or toolchain.nvcc_problem:
             on_note(f"candidates are not compiled for the GPU: {toolchain.nvcc_problem or 'there is no nvcc'}")
         evaluator = LocalJobEvaluator(builder, task, device, workload, self._prestarted,
-                                      self._settings if device.kind == "cuda" else None)
+                                      self._settings if device.kind == "cuda" else None,
+                                      own_file=file.name if (file := Path(job.file)).suffix in CUDA_FILES else "")
         evaluator.inner.begin()
         return evaluator
 
@@ -211,14 +214,24 @@ class LocalServices:
 
 
 class LocalJobEvaluator:
-    """The local evaluator of one task, with estimates where nothing can be measured."""
+    """The local evaluator of one task, with estimates where nothing can be measured.
+
+    Args:
+        builder: What candidates are built by.
+        task: What they must do.
+        device: Where they run.
+        workload: What the work costs at least.
+        prestarted: Processes that were begun ahead.
+        settings: How much evaluation candidates get; the usual where None.
+        own_file: The `.cu` file whose text the user's own candidate is; empty where the task is from no such file.
+    """
 
     def __init__(self, builder: Builder, task: Task, device: Device, workload: WorkloadProfile,
-                 prestarted: Prestarted | None = None, settings: Settings | None = None) -> None:
+                 prestarted: Prestarted | None = None, settings: Settings | None = None, *, own_file: str = "") -> None:
         self.inner = LocalEvaluator(
             builder.toolchain, device, task.contract, task.folder, builder,
             reduced=task.reduced, reduced_folder=task.reduced_folder, prestarted=prestarted, settings=settings)
-        self._device, self._workload = device, workload
+        self._device, self._workload, self._own_file = device, workload, own_file
 
     async def baseline(self) -> Baseline:
         """Times of the reference; absent ones None."""
@@ -227,6 +240,8 @@ class LocalJobEvaluator:
     async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
         """Judge one candidate."""
         found = await self.inner.evaluate(contract, candidate)
+        if self._own_file and candidate.author == "user":
+            found = named(found, self._own_file, lines=lines_of(candidate.source))
         if self._device.kind == "cuda" or found.build is None or not found.build.kernels:
             return found
         guess = estimate(found.build.kernels, self._workload, self._device,
@@ -251,7 +266,8 @@ class LocalJobEvaluator:
 
     def identity(self) -> dict[str, object]:
         """All that could change an evaluation."""
-        return {**self.inner.identity(), "estimate": ESTIMATE}
+        named_by = {"own_file": self._own_file} if self._own_file else {}
+        return {**self.inner.identity(), "estimate": ESTIMATE, **named_by}
 
     async def close(self) -> None:
         """End every process it started."""

@@ -102,7 +102,7 @@ class FakeEvaluator:
                 file.write(candidate.id + "\n")
         if "// unbuildable" in candidate.source:
             return Evaluation(candidate_id=candidate.id, stage="screened",
-                              failure=Failure(stage="build", reason="line 1: no such type"))
+                              failure=Failure(stage="build", reason="cuda_source.cu:1: no such type"))
         if "// wrong" in candidate.source:
             return Evaluation(candidate_id=candidate.id, stage="built",
                               failure=Failure(stage="verify", reason="check numeric: 7 of 8 elements differ"))

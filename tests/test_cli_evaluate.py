@@ -66,6 +66,13 @@ def test_exit_status_says_accepted_or_rejected(faked):
     assert main(["evaluate", "made", *given("fast.cu", "broken.cu")]) == 1
 
 
+def test_a_compilers_error_names_the_candidates_own_file(faked, capsys):
+    main(["evaluate", "made", *given("broken.cu")])
+    said = capsys.readouterr().out
+    assert "at build: broken.cu:1: no such type" in said
+    assert "cuda_source.cu" not in said
+
+
 def test_candidates_are_judged_side_by_side(faked, tmp_path):
     for number in range(6):
         (tmp_path / f"{number}.cu").write_text(f"// sleep 0.2\n// us {number + 10}")

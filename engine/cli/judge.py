@@ -18,6 +18,7 @@ from engine import local, report
 from engine.agents import Situation
 from engine.agents.expert import ExpertAgent
 from engine.cli import common
+from engine.own_names import named
 from engine.planning.catalog import load_catalog
 from engine.records import Candidate, Evaluation, Failure, Verification
 from engine.trajectory import Event, Job, Note, Trajectory, candidate_id
@@ -125,7 +126,7 @@ async def _evaluate(job: Job, sources: Sequence[Source], profile: bool) -> Traje
             candidates = _candidates(job, task.contract.id, sources, apply)
 
             async def one(candidate: Candidate) -> None:
-                evaluation = await evaluator.evaluate(task.contract, candidate)
+                evaluation = named(await evaluator.evaluate(task.contract, candidate), candidate.title)
                 if profile and evaluation.failure is None:
                     evaluation = await evaluator.profiled(task.contract, candidate, evaluation)
                 apply("evaluation", evaluation)

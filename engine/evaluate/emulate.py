@@ -187,7 +187,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 def _failed(done: Compiled, source: str) -> Failure:
     found = messages.errors(done.log, source) or (BuildError(line=None, message=f"status {done.status}"),)
-    place = f" at line {found[0].line}" if found[0].line else ""
+    place = f" at {messages.SOURCE_NAME}:{found[0].line}" if found[0].line else ""
     return Failure(
         stage="build", reason=f"cannot be run without a GPU: the host compiler refuses it{place}: {found[0].message}",
         log_tail=messages.tail(done.log), errors=found,
