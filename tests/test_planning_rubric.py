@@ -86,6 +86,13 @@ def test_facts_choose_the_direction(ops, workload, evaluation, direction):
     assert all(0 <= score.value <= 10 and score.reason for score in plan.scores.values())
 
 
+def test_a_reason_that_another_says_more_of_is_told_once():
+    plan = plan_of(["mm"], COMPUTE)
+    assert plan.reason == "the work is compute bound and 100% of it is matrix arithmetic"
+    # By itself it is the reason.
+    assert plan_of(["relu"], COMPUTE).scores["T"].reason.count("the work is compute bound") == 1
+
+
 def test_a_depthwise_convolution_is_a_stencil_and_gets_own_kernels():
     weight = {"weight": TensorSpec.contiguous("float32", (64, 1, 3, 3))}
     from contracts.graph import Ref

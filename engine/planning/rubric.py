@@ -26,5 +26,8 @@ def score(name: str, rows: Iterable[RubricRow], facts: Facts, *, nothing: str) -
     total = sum(row.points for row in applying)
     # Stable: among equals the earlier row speaks.
     strongest = sorted(applying, key=lambda row: -abs(row.points))[:SENTENCES]
-    reason = "; ".join(dict.fromkeys(conditions.fill(row.reason, facts) for row in strongest)) or nothing
+    said = dict.fromkeys(conditions.fill(row.reason, facts) for row in strongest)
+    # What another one says more of (`..., and 86% of it ...`) is not said again.
+    whole = [text for text in said if not any(other != text and other.startswith(f"{text} ") for other in said)]
+    reason = "; ".join(whole) or nothing
     return Score(value=min(HIGHEST, max(LOWEST, total)), reason=reason)
