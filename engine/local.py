@@ -121,7 +121,8 @@ class LocalServices:
             return Task(contract=extracted.contract, folder=extracted.folder)
         notes = ()
         if device.kind == "none" and extracted.reduced_reason:
-            notes = (f"without a GPU: {extracted.reduced_reason}",)
+            smaller = " the module is checked at smaller sizes" if reduced is not None else ""
+            notes = (f"without a GPU{smaller}: {extracted.reduced_reason}",)
         return Task(contract=extracted.contract, folder=extracted.folder, reduced=reduced,
                     reduced_folder=extracted.reduced_folder, notes=notes)
 

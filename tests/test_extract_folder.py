@@ -67,7 +67,7 @@ async def test_a_module_becomes_a_folder_with_a_reduced_one(tmp_path: Path) -> N
     assert found.reduced is not None
     assert found.reduced.arguments[0].tensor is not None
     assert found.reduced.arguments[0].tensor.numel < 100_000
-    assert "width 4096 to" in found.reduced_reason
+    assert "width: 4096 becomes " in found.reduced_reason
     # Both references stand alone, and torch_demo.py has the original's signature and state.
     out = in_python(
         "import groundtruth as g, torch; m = g.Model(*g.get_init_inputs()); assert m.parts[1].bias is None;"

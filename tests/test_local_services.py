@@ -223,3 +223,17 @@ async def test_a_script_of_example_inputs_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match="no such file with example inputs") as raised:
         await extract(tmp_path / "net.py", "Net", out=tmp_path / "out", python=sys.executable, inputs=script)
     assert raised.value.file == str(script.file)
+
+
+@pytest.mark.parametrize(("small", "reason", "note"), [
+    (contract_of(["relu"], shape=(8, 16)), "width: 4096 becomes 16",
+     "without a GPU the module is checked at smaller sizes: width: 4096 becomes 16"),
+    (None, "no smaller sizes were found", "without a GPU: no smaller sizes were found")])
+async def test_sizes_that_were_made_smaller_are_told_in_a_sentence(services, tmp_path, monkeypatch, small, reason, note):
+    async def extract(*_args, out, **_kwargs):
+        return SimpleNamespace(contract=CONTRACT, folder=out, reduced=small, reduced_folder=out, reduced_reason=reason)
+
+    monkeypatch.setattr(local, "extract", extract)
+    task = await services.task(JOB, tmp_path / "contract", NO_GPU)
+    await services.close()
+    assert task.notes == (note,)

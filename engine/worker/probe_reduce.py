@@ -37,7 +37,7 @@ def reduce(request, emit):
         return {"reason": f"at smaller sizes the module does not run: {problem}"}
     found = probe.describe(subject, {**request, "free_dims_s": 2.0})
     edits, script_edits = search.edits(best)
-    pieces = list(dict.fromkeys(f"{k.label} {k.value} to {v}" for k, v in best.items() if v != k.value))
+    pieces = list(dict.fromkeys(f"{k.label}: {k.value} becomes {v}" for k, v in best.items() if v != k.value))
     changed = ", ".join(pieces[:8]) + (f" and {len(pieces) - 8} more" if len(pieces) > 8 else "")
     return {**found, "edits": edits, "script_edits": script_edits, "reason": "",
             "changed": changed or "the sizes are small already"}
