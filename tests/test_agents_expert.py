@@ -86,6 +86,23 @@ async def test_choices_about_the_whole_module_do_not_wait_for_their_direction(mo
     assert made[0].recipe["choices"] == {}
 
 
+@pytest.mark.parametrize(("device", "calls", "proposed"), [
+    (GPU, ("at::linear",), True), (NO_GPU, (), True), (NO_GPU, ("at::linear",), False)])
+async def test_without_a_gpu_no_graph_of_library_calls_is_proposed(monkeypatch, device, calls, proposed):
+    """The emulator replays kernels, not what runs inside of a library."""
+    whole = Tunable(key="launches", direction="C", values=("single", "graph"), meaning="", weight=1.0)
+
+    def write(contract, recipe, device):
+        return replace(fake_write(contract, recipe, device), tunables=(*TUNABLES, whole), torch_calls=calls)
+
+    monkeypatch.setattr(codegen, "write", write)
+
+    _, made = await propose(ExpertAgent(), situation_of(device=device), 60)
+
+    assert any("launches" in c.recipe["choices"] for c in made) is proposed
+    assert len(made) > 6
+
+
 def test_a_space_whose_candidates_were_left_as_slower_is_behind_and_not_hopeless():
     trajectory = Trajectory(run="r", device=GPU)
     for identity, space, us, failure in (

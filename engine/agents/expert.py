@@ -14,6 +14,7 @@ from contracts.errors import AgentError
 from engine import codegen
 from engine.agents import Situation
 from engine.agents.own_file import own_file
+from engine.codegen import recorded
 from engine.codegen.rewrite_cu import rewrite
 from engine.planning import facts as planning_facts
 from engine.planning import spa, ssda
@@ -21,7 +22,7 @@ from engine.planning.bottleneck import bottleneck_of, lessons
 from engine.planning.conditions import Fact
 from engine.planning.own_kernel import space_of
 from engine.planning.spa import Base, Choice
-from engine.records import Candidate, Evaluation, Plan, Score, Strategy
+from engine.records import Candidate, Device, Evaluation, Plan, Score, Strategy
 from engine.trajectory import Usage, candidate_id
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -245,7 +246,7 @@ class ExpertAgent:
         program = self._write(situation, space, choices)
         if isinstance(program, codegen.CannotWrite):
             return None
-        return Base(space=space, choices=choices, tunables=program.tunables, candidate=candidate)
+        return Base(space=space, choices=choices, tunables=_judged_here(program, situation.device), candidate=candidate)
 
     def _space_scores(self, situation: Situation) -> dict[str, Score]:
         results = {name: self.space_facts(situation, name) for name in situation.spaces}
@@ -270,6 +271,13 @@ class ExpertAgent:
             "space.behind": behind,
             "space.writable": bool(self._bases(situation, space)),
         }
+
+
+def _judged_here(program: codegen.Program, device: Device) -> tuple[codegen.Tunable, ...]:
+    """The choices whose candidates can be run: without a GPU kernels can be replayed, and calls of libraries cannot."""
+    if device.kind != "none" or not (program.library_calls or program.torch_calls):
+        return program.tunables
+    return tuple(tunable for tunable in program.tunables if tunable.key != recorded.KEY)
 
 
 def _code(source: str) -> str:
