@@ -118,6 +118,11 @@ class WorkloadProfile:
     shares: tuple[Share, ...] = ()
     arithmetic: str = "fp32"
 
+    @property
+    def arithmetic_known(self) -> bool:
+        """False where there was no operator to count operations of, so that `flops` says nothing."""
+        return bool(self.flops or self.shares)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:

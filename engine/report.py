@@ -6,16 +6,19 @@ Absent facts are null or left out, never invented; what was not measured says so
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from contracts import codec
 from contracts.contract import Contract
-from engine.records import SLOWER, Candidate, Device, Evaluation
+from engine.records import SLOWER, Candidate, Device, Evaluation, Share, WorkloadProfile
 from engine.trajectory import Trajectory, Usage
 
 SCHEMA = 1
+# Of a `.cu` file without a `// hiera: reference` line there is no operator graph to count operations in.
+ARITHMETIC_UNKNOWN = "arithmetic not known"
 
 
 def contract_document(contract: Contract | None) -> dict[str, Any] | None:
@@ -177,16 +180,31 @@ def _task_lines(trajectory: Trajectory) -> list[str]:
         how = "measured on it" if device.kind == "cuda" else "no GPU here: nothing below is a measured time"
         lines.append(f"device     {device.name} sm_{device.arch} ({how})")
     if workload:
-        lines.append(f"workload   {workload.bound} bound, {workload.bytes / 1e6:.3g} MB, {workload.flops / 1e9:.3g}"
-                     f" GFLOP, {workload.launches} launches, roof {workload.roof_us:.4g} us (estimated)")
+        work = f"{workload.flops / 1e9:.3g} GFLOP" if workload.arithmetic_known else ARITHMETIC_UNKNOWN
+        lines.append(f"workload   {bound_words(workload)}, {workload.bytes / 1e6:.3g} MB, {work}, "
+                     f"{workload.launches} launches, roof {workload.roof_us:.4g} us (estimated)")
         if workload.shares:
-            lines.append("operators  " + ", ".join(f"{s.op} {s.share:.0%}" for s in workload.shares[:4])
+            lines.append("operators  " + ", ".join(f"{s.op} {s.share:.0%}" for s in operator_shares(workload)[:4])
                          + f" ({workload.shares[0].how})")
     if baseline.eager_us is not None:
         compiled = (f"torch.compile {baseline.compile_us:.4g} us ({baseline.compile_mode})"
                     if baseline.compile_us is not None else "torch.compile not measured")
         lines.append(f"baseline   eager {baseline.eager_us:.4g} us, {compiled}")
     return lines
+
+
+def bound_words(workload: WorkloadProfile) -> str:
+    """What limits an ideal implementation, and that only bytes were counted where that is so."""
+    return f"{workload.bound} bound" + ("" if workload.arithmetic_known else " by its bytes alone")
+
+
+def operator_shares(workload: WorkloadProfile) -> tuple[Share, ...]:
+    """Shares of time for people, largest first: an operator that stands in several places is one."""
+    found: dict[str, Share] = {}
+    for share in workload.shares:
+        before = found.get(share.op)
+        found[share.op] = share if before is None else replace(before, share=before.share + share.share)
+    return tuple(sorted(found.values(), key=lambda share: -share.share))
 
 
 def _plan_lines(trajectory: Trajectory) -> list[str]:
@@ -275,7 +293,10 @@ def _result_lines(trajectory: Trajectory, folder: Path | None) -> list[str]:
         return [*lines, "result: no candidate was accepted"]
     evaluation = trajectory.evaluations[best.id]
     timing, verification = evaluation.timing, evaluation.verification
-    if timing is None:
+    if timing is None and trajectory.is_as_it_stands(best.id):
+        lines.append(f"result: {best.id}, the file as it stands, is {best_state(evaluation)}; nothing better can be "
+                     "told without a GPU")
+    elif timing is None:
         lines.append(f"result: {best.id} is {best_state(evaluation)}; no GPU, so no speed-up is claimed")
     elif not trajectory.is_faster(best.id):
         lines.append(f"result: nothing faster was found; the best accepted candidate {best.id} runs at "
@@ -328,7 +349,7 @@ def profile_lines(trajectory: Trajectory, evaluation: Evaluation) -> list[str]:
     counters, workload, timing = evaluation.counters, trajectory.workload, evaluation.timing
     lines = []
     if workload is not None:
-        lines.append(f"roof {workload.roof_us:.4g} us, {workload.bound} bound by the workload (estimated)")
+        lines.append(f"roof {workload.roof_us:.4g} us, the workload is {bound_words(workload)} (estimated)")
         if timing is not None and workload.roof_us > 0:
             lines.append(f"time {timing.median_us:.4g} us, {timing.median_us / workload.roof_us:.2f} times the roof")
     for kernel in evaluation.build.kernels if evaluation.build else ():

@@ -336,9 +336,13 @@ class Trajectory:
         evaluation, over = self.evaluations.get(identity), self.over_own(identity)
         if over is not None:
             return over[1][0] > 1.0
-        if self.spent() and any(c.id == identity and c.author == "user" for c in self.candidates):
+        if self.spent() and self.is_as_it_stands(identity):
             return False  # Candidates were made, and the user's own file is what is left.
         return evaluation is not None and evaluation.timing is not None and evaluation.timing.ci95[0] > 1.0
+
+    def is_as_it_stands(self, identity: str) -> bool:
+        """True of the user's own text, unchanged."""
+        return any(c.id == identity and c.author == "user" for c in self.candidates)
 
     @property
     def reference_words(self) -> str:

@@ -33,7 +33,7 @@ def summarise(trajectory: Trajectory, folder: Path) -> Summary:
         bound=bound,
         evidence=evidence,
         evidence_how=how,
-        intensity=workload.intensity if workload else None,
+        intensity=workload.intensity if workload and workload.arithmetic_known else None,
         floor_us=workload.floor_us if workload else None,
         roof_us=workload.roof_us if workload else None,
         eager_us=trajectory.baseline.eager_us,
@@ -85,9 +85,10 @@ def _bottleneck(
         return "", (), "not available"
     every = [best, *trajectory.evaluations.values()]
     reasons = [e.counters.status for e in every if e is not None and e.counters is not None]
+    moved = f"{workload.bytes / 1e6:.4g} MB must move"
     evidence = (
-        f"{workload.bytes / 1e6:.4g} MB must move, {workload.flops / 1e9:.4g} GFLOP must be done",
-        f"{workload.intensity:.3g} FLOP a byte",
+        (f"{moved}, {workload.flops / 1e9:.4g} GFLOP must be done", f"{workload.intensity:.3g} FLOP a byte")
+        if workload.arithmetic_known else (moved, f"{report.ARITHMETIC_UNKNOWN}: only bytes were counted")
     )
     return workload.bound, evidence, f"estimated ({reasons[0]})" if reasons else "estimated"
 

@@ -64,7 +64,8 @@ def hover(result: Result, *, standing: Standing, markdown: bool) -> str:
         rows.append(("Bound", f"{summary.bound}, {summary.evidence_how}"))
         rows += [("", sentence) for sentence in summary.evidence[:3]]
     if summary.roof_us:
-        roof = f"{summary.roof_us:.4g} µs, {summary.intensity or 0:.3g} FLOP/byte (estimated)"
+        intensity = f", {summary.intensity:.3g} FLOP/byte" if summary.intensity is not None else ""
+        roof = f"{summary.roof_us:.4g} µs{intensity} (estimated)"
         rows.append(("Roof", roof + _roof(best, summary)))
     if summary.space:
         words = SPACE_WORDS.get(summary.space, summary.space)

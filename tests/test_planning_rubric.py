@@ -93,6 +93,13 @@ def test_a_reason_that_another_says_more_of_is_told_once():
     assert plan_of(["relu"], COMPUTE).scores["T"].reason.count("the work is compute bound") == 1
 
 
+def test_arithmetic_that_was_not_counted_is_not_planned_with():
+    uncounted = replace(WORKLOAD, flops=0, intensity=0.0, shares=())
+    known = facts.task_facts(contract_of(["relu"]), uncounted, CATALOG.families)
+    assert known["intensity"] is None
+    assert "0 FLOP" not in plan_of(["relu"], uncounted).scores["M"].reason
+
+
 def test_a_depthwise_convolution_is_a_stencil_and_gets_own_kernels():
     weight = {"weight": TensorSpec.contiguous("float32", (64, 1, 3, 3))}
     from contracts.graph import Ref

@@ -101,8 +101,9 @@ def workload(situation: Situation) -> str:
     """What the work costs at least, and where the reference's time goes."""
     w = situation.workload
     ideal = f"An ideal implementation is {w.bound} bound and takes {_short(w.roof_us)} us."
-    work = f"{_short(w.flops / 1e9)} GFLOP ({w.arithmetic}) be done, {_short(w.intensity)} FLOP a byte"
-    lines = [f"At least {_short(w.bytes / 1e6)} MB must move and {work}.",
+    work = (f" and {_short(w.flops / 1e9)} GFLOP ({w.arithmetic}) be done, {_short(w.intensity)} FLOP a byte"
+            if w.arithmetic_known else "; how much arithmetic must be done is not known")
+    lines = [f"At least {_short(w.bytes / 1e6)} MB must move{work}.",
              f"The reference makes {w.launches} launches. {ideal}"]
     if w.shares:
         lines.append(f"Share of the reference's time ({w.shares[0].how}): "

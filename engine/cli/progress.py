@@ -66,7 +66,7 @@ class Progress:
             case "contract":
                 return [f"contract {value.name} ({value.id}), {len(value.arguments)} arguments"]
             case "workload":
-                return [f"workload {value.bound} bound, roof {value.roof_us:.4g} us (estimated)"]
+                return [f"workload {report.bound_words(value)}, roof {value.roof_us:.4g} us (estimated)"]
             case "baseline" if value.eager_us is not None:
                 return [f"baseline eager {value.eager_us:.4g} us"]
             case "plan":

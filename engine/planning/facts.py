@@ -76,7 +76,7 @@ def task_facts(
     outputs = contract.outputs
     facts: dict[str, Fact] = {
         "bound": workload.bound,
-        "intensity": workload.intensity if math.isfinite(workload.intensity) else None,
+        "intensity": workload.intensity if workload.arithmetic_known and math.isfinite(workload.intensity) else None,
         "launches": workload.launches,
         "roof_us": workload.roof_us,
         "ops": ops if contract.graph else None,

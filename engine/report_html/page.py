@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import report
-from engine.records import Evaluation
+from engine.records import Evaluation, WorkloadProfile
 from engine.report_html import evidence, plots
 from engine.report_html.markup import Child, Markup, joined, tag
 from engine.report_html.roofline import roofline
@@ -103,7 +103,7 @@ def _tiles(trajectory: Trajectory, rows: list[Row]) -> Markup:
         tiles.append(("Eager", f"{baseline.eager_us:.4g} us", f"torch.compile {compiled}"))
     if trajectory.workload is not None:
         work = trajectory.workload
-        tiles.append(("Limit of the work", f"{work.bound} bound", f"roof {work.roof_us:.4g} us, estimated"))
+        tiles.append(("Limit of the work", report.bound_words(work), f"roof {work.roof_us:.4g} us, estimated"))
     tiles.append(("Candidates", f"{accepted} accepted", f"{judged} judged, {len(rows)} written"))
     tiles.append(("Search", f"{trajectory.wall_s:.0f} s",
                   f"first verified after {first:.0f} s" if first is not None else "none verified"))
@@ -117,7 +117,8 @@ def _result(trajectory: Trajectory) -> tuple[str, Child, Child]:
         return "Result", "nothing accepted", trajectory.stopped.reason if trajectory.stopped else "so far"
     evaluation = trajectory.evaluations[best.id]
     if evaluation.timing is None:
-        return "Result", "not measured", f"{best.id} is {_verified(evaluation)}"
+        own = ", the file as it stands," if trajectory.is_as_it_stands(best.id) else ""
+        return "Result", "not measured", f"{best.id}{own} is {_verified(evaluation)}"
     over_own = trajectory.over_own(best.id)
     speedup = over_own[0] if over_own else evaluation.timing.speedup
     gain, rest = report.gain_words(trajectory, best).split(" ", 1)
@@ -150,11 +151,11 @@ def _work(trajectory: Trajectory) -> Markup:
     if work is not None:
         rates = how("estimated")
         rows += [("bytes that must move", f"{work.bytes / 1e6:.4g} MB", rates),
-                 ("floating-point operations", f"{work.flops / 1e9:.4g} GFLOP", rates),
-                 ("arithmetic intensity", f"{work.intensity:.4g} FLOP a byte", rates),
+                 *_arithmetic(work),
                  ("roof", f"{work.roof_us:.4g} us", rates), ("floor", f"{work.floor_us:.4g} us", rates),
                  ("kernel launches of eager", work.launches, rates)]
-        rows += [(f"share of {share.op}", f"{share.share:.0%}", how(share.how)) for share in work.shares[:6]]
+        rows += [(f"share of {share.op}", f"{share.share:.0%}", how(share.how))
+                 for share in report.operator_shares(work)[:6]]
     notes = [tag("li", note) for note in dict.fromkeys((*trajectory.notes, *baseline.notes))]
     words = report.usage_words(trajectory.usage)
     return section("work", "Work and baseline",
@@ -162,6 +163,13 @@ def _work(trajectory: Trajectory) -> Markup:
                    else tag("p", "The run ended before this was known."),
                    tag("p", f"Language model: {words}") if words else None,
                    joined([tag("h3", "Notes"), tag("ul", notes)]) if notes else None)
+
+
+def _arithmetic(work: WorkloadProfile) -> list[tuple[Child, Child, Child]]:
+    if not work.arithmetic_known:
+        return [("floating-point operations", "-", how("not known"))]
+    return [("floating-point operations", f"{work.flops / 1e9:.4g} GFLOP", how("estimated")),
+            ("arithmetic intensity", f"{work.intensity:.4g} FLOP a byte", how("estimated"))]
 
 
 def _as_text(trajectory: Trajectory) -> Markup:

@@ -42,7 +42,8 @@ def roofline(trajectory: Trajectory, rows: list[Row]) -> Markup:
     peak = device.flops_per_s.get(workload.arithmetic, 0.0)
     if not (workload.flops > 0 and workload.bytes > 0 and bandwidth > 0 and peak > 0
             and math.isfinite(workload.intensity)):
-        why = "the work has no floating-point operations to count" if not workload.flops else \
+        why = "the arithmetic of the work is not known" if not workload.arithmetic_known else \
+            "the work has no floating-point operations to count" if not workload.flops else \
             "the device's rates are not known"
         return plot_section(IDENTITY, TITLE, f"Not drawn: {why}. {_standing(trajectory, points)}", None, numbers)
     return plot_section(IDENTITY, TITLE, _sentence(trajectory, device, workload, points),
