@@ -240,9 +240,7 @@ class LocalJobEvaluator:
 
     async def evaluate(self, contract: Contract, candidate: Candidate) -> Evaluation:
         """Judge one candidate."""
-        found = await self.inner.evaluate(contract, candidate)
-        if self._own_file and candidate.author == "user":
-            found = named(found, self._own_file, lines=lines_of(candidate.source))
+        found = self._told(candidate, await self.inner.evaluate(contract, candidate))
         if self._device.kind == "cuda" or found.build is None or not found.build.kernels:
             return found
         guess = estimate(found.build.kernels, self._workload, self._device,
@@ -259,16 +257,23 @@ class LocalJobEvaluator:
 
     async def retime(self, contract: Contract, candidates: Sequence[tuple[Candidate, Evaluation]]) -> list[Evaluation]:
         """Time the best again, against each other."""
-        return await self.inner.retime(contract, candidates)
+        again = await self.inner.retime(contract, candidates)
+        return [self._told(candidate, found) for (candidate, _), found in zip(candidates, again, strict=True)]
 
     async def confirm(self, contract: Contract, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
         """Rebuild with PyTorch's own headers and verify in a fresh process."""
-        return await self.inner.confirm(contract, candidate, evaluation)
+        return self._told(candidate, await self.inner.confirm(contract, candidate, evaluation))
 
     def identity(self) -> dict[str, object]:
         """All that could change an evaluation."""
         named_by = {"own_file": self._own_file} if self._own_file else {}
         return {**self.inner.identity(), "estimate": ESTIMATE, **named_by}
+
+    def _told(self, candidate: Candidate, found: Evaluation) -> Evaluation:
+        """The evaluation; that of the user's own text names the user's file."""
+        if not self._own_file or candidate.author != "user":
+            return found
+        return named(found, self._own_file, lines=lines_of(candidate.source))
 
     async def close(self) -> None:
         """End every process it started."""

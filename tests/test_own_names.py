@@ -59,6 +59,12 @@ async def test_only_the_users_own_candidate_of_a_cu_file_is_named_by_it(monkeypa
         async def evaluate(self, _contract, _candidate):
             return failed((2, "no"))
 
+        async def confirm(self, _contract, _candidate, _evaluation):
+            return failed((2, "no"))
+
+        async def retime(self, _contract, _candidates):
+            return [failed((2, "no"))]
+
         def identity(self):
             return {}
 
@@ -69,6 +75,8 @@ async def test_only_the_users_own_candidate_of_a_cu_file_is_named_by_it(monkeypa
                   for name in ("saxpy.cu", "renamed.cu")]
     candidate = Candidate(id="c", source=ADAPTED, round=0, author=author, space="cuda")
     found = await evaluators[0].evaluate(contract, candidate)
-    assert found.failure.reason == said
+    confirmed = await evaluators[0].confirm(contract, candidate, found)
+    again = await evaluators[0].retime(contract, [(candidate, found)])
+    assert {one.failure.reason for one in (found, confirmed, *again)} == {said}
     # What was stored under another name of the file is not told under this one.
     assert evaluators[0].identity() != evaluators[1].identity()
