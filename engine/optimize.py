@@ -22,8 +22,7 @@ from engine.store import Run, Store, evaluation_key
 from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, candidate_id
 
 OnEvent = Callable[[Event, Trajectory], None]
-# Within this factor of the roof nothing is left to win. What is faster than that shows that the roof is none for it: it
-# counts the reference's own arithmetic, and three half-precision products on Tensor Cores are faster than one in fp32.
+# Within this factor of the roof nothing is left to win; what is faster shows that the reference's arithmetic is not its.
 CONVERGED = 1.05
 # The best are timed again, for a later, longer measurement can change their order.
 RETIMED = 3
@@ -262,8 +261,7 @@ class _Loop:
             return known.usage.exhausted
         best, workload = known.best, known.workload
         timing = known.evaluations[best.id].timing if best else None
-        near = timing and workload and 1 / CONVERGED <= timing.median_us / max(workload.roof_us, 1e-9) <= CONVERGED
-        if timing and workload and near:
+        if timing and workload and 1 / CONVERGED <= timing.median_us / max(workload.roof_us, 1e-9) <= CONVERGED:
             return f"converged: {timing.median_us:.1f} us is within 5 % of the roof of {workload.roof_us:.1f} us"
         return None
 
