@@ -22,7 +22,7 @@ from engine.store import Run, Store, evaluation_key
 from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, candidate_id
 
 OnEvent = Callable[[Event, Trajectory], None]
-# Within this factor of the roof nothing is left to win; what is faster shows that the reference's arithmetic is not its.
+# Within this factor of the roof nothing is left to win. What is faster has other arithmetic than the roof counts.
 CONVERGED = 1.05
 # The best are timed again, for a later, longer measurement can change their order.
 RETIMED = 3
