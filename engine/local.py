@@ -29,6 +29,7 @@ from engine.presets import limits
 from engine.probing import Probe
 from engine.processes import Worker
 from engine.records import Baseline, Candidate, Device, Evaluation, WorkloadProfile
+from engine.requests import CUDA_FILES
 from engine.services import JobEvaluator, Task
 from engine.store import cache_root
 from engine.toolchain import find_python, find_toolchain
@@ -37,7 +38,6 @@ from engine.workload import profile_workload
 
 # Raised when estimates change their meaning, so that stored ones are not mixed with new ones.
 ESTIMATE = 2
-CUDA_FILES = (".cu", ".cuh")
 
 T = TypeVar("T")
 

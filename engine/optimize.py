@@ -16,7 +16,7 @@ from engine.planning.catalog import Catalog, load_catalog
 from engine.planning.own_kernel import space_of
 from engine.presets import limits
 from engine.records import Candidate, Device, Evaluation, Plan, Strategy, WorkloadProfile
-from engine.requests import request_of
+from engine.requests import CUDA_FILES, request_of
 from engine.services import JobEvaluator, Services, Task
 from engine.store import Run, Store, evaluation_key
 from engine.trajectory import Event, Job, Note, Stopped, Trajectory, added, candidate_id
@@ -26,7 +26,6 @@ OnEvent = Callable[[Event, Trajectory], None]
 CONVERGED = 1.05
 # The best are timed again, for a later, longer measurement can change their order.
 RETIMED = 3
-CUDA_FILES = (".cu", ".cuh")
 # A job that found nothing in its time may be this late: a kernel a little later is worth more than none.
 LATE_S = 30.0
 # Cancelled work gets this long to kill its processes.

@@ -15,6 +15,7 @@ from pathlib import Path
 from engine.store import Store, request_key
 from engine.trajectory import Job, Trajectory
 
+CUDA_FILES = (".cu", ".cuh")
 SETTINGS_FILES = ("pyproject.toml", "hiera.toml")
 
 
@@ -53,7 +54,7 @@ def _files(root: Path) -> Iterator[Path]:
         yield path
         if path.suffix == ".py":
             waiting += _imported(path, root.parent)
-        elif path.suffix in (".cu", ".cuh"):
+        elif path.suffix in CUDA_FILES:
             waiting += [p for p in (*path.parent.glob("*.cuh"), *path.parent.glob("*.h")) if p not in seen]
             beside = path.parent / "groundtruth.py"
             waiting += [beside] if beside.exists() else []

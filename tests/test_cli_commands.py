@@ -167,6 +167,9 @@ def test_what_stood_in_the_output_folder_is_kept_beside_it(faked, tmp_path, caps
     names = {"cuda_source.cu", "groundtruth.py"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names, "the same text again is no change"
     kernel = tmp_path / "out" / "cuda_source.cu"
+    kernel.write_text("// us 50")
+    assert main(run) == 0
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names, "what a run keeps need not be kept twice"
     for text in ("// my own work", "// and more"):
         kernel.write_text(text)
         capsys.readouterr()

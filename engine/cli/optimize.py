@@ -96,6 +96,12 @@ def _foreign(folder: Path) -> bool:
     return bool(names) and not {"cuda_source.cu", "groundtruth.py"} <= names
 
 
+def _ours(runs: Path, name: str, text: bytes) -> bool:
+    """Is this the text of a file that some run wrote? Then nothing is lost with it."""
+    stored = [*runs.glob(f"*/contract/{name}"), *(runs.glob("*/sources/*.cu") if name == "cuda_source.cu" else ())]
+    return any(path.stat().st_size == len(text) and path.read_bytes() == text for path in stored)
+
+
 def _kept(path: Path) -> Path:
     """A file put beside its place under the first free name: what stands there may be the user's work."""
     number = 1
@@ -113,7 +119,8 @@ def _write_folder(out: Path, contract: Path, trajectory: Trajectory) -> None:
         if best is not None:
             texts["cuda_source.cu"] = best.source.encode()
         for name, text in texts.items():
-            if (out / name).is_file() and (out / name).read_bytes() != text:
+            if (out / name).is_file() and (before := (out / name).read_bytes()) != text and not _ours(
+                    contract.parent.parent, name, before):
                 print(f"hiera: {name} was another one: kept as {_kept(out / name).name}", file=sys.stderr)
             common.write_bytes(out / name, text)
     except OSError as error:

@@ -89,6 +89,11 @@ _IDEAS = {
 }
 
 
+def unrolled(name: str, count: int, body: Sequence[str]) -> list[str]:
+    """A loop of so many turns that the compiler writes out."""
+    return ["#pragma unroll", f"for (int {name} = 0; {name} < {count}; ++{name}) {{", *indented(body), "}"]
+
+
 def indented(lines: Sequence[str], by: str = "    ") -> list[str]:
     """Lines one level deeper; preprocessor lines stay at the margin."""
     return [line if line.startswith("#") or not line else by + line for line in lines]

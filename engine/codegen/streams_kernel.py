@@ -19,7 +19,7 @@ from engine.codegen.kernel_text import Kernel, header, index_type, launch, signa
 from engine.codegen.naming import Namer
 from engine.codegen.prims import Indices
 from engine.codegen.program_ir import Nest
-from engine.codegen.rows_kernel import decode, indented
+from engine.codegen.rows_kernel import decode, indented, unrolled
 from engine.codegen.scalar_types import COMPUTE_TYPE, literal
 from engine.codegen.streams import ITEM_BYTES, Stream, StreamPlan, packs, row_length, slots
 from engine.codegen.writer import Lanes, Scalar, Writer
@@ -106,9 +106,9 @@ class _Body:
             f"int const {self.first_column} = int(strip) * {plan.wide};",
             *inside, *setup, *fetch, *sums,
             f"int const {self.lines_name} = {left} < {most} ? {left} : {most};",
-            *_unrolled("line", ahead, [f"{self.fetch}(line, line);", "__pipeline_commit();"]),
+            *unrolled("line", ahead, [f"{self.fetch}(line, line);", "__pipeline_commit();"]),
             f"for (int part = 0; part < {self.lines_name}; part += {stream.unrolled}) {{",
-            *indented(_unrolled("step", stream.unrolled, [
+            *indented(unrolled("step", stream.unrolled, [
                 "int const line = part + step;",
                 f"__pipeline_wait_prior({ahead - 1});",
                 "__syncthreads();  // The line has come, and nobody needs the one whose place the next takes.",
@@ -133,7 +133,7 @@ class _Body:
             self.writer.line(f"{name}[{tap_h}][{tap_w}] = {element.text};")
             body = self.writer.close()
             lines += [f"{self.ctype} {name}[{down}][{across}];",
-                      *_unrolled(tap_h, down, _unrolled(tap_w, across, body))]
+                      *unrolled(tap_h, down, unrolled(tap_w, across, body))]
         return lines
 
     def _fetch(self, length: int) -> list[str]:
@@ -151,7 +151,7 @@ class _Body:
         passes = -(-length // (each * plan.threads))
         target = f"{self.rows[0]}[{slot}][place]"
         pointer = f"{CPP_TYPE[stream.source.dtype]} const*"
-        zeros = [f"{target} = 0;"] if each == 1 else _unrolled(
+        zeros = [f"{target} = 0;"] if each == 1 else unrolled(
             "k", each, [f"{self.rows[0]}[{slot}][place + k] = 0;"])
         copy = [
             f"int const place = (p * {plan.threads} + int(threadIdx.x)) * {each};",
@@ -169,7 +169,7 @@ class _Body:
             f"    int const {row} = {self.first_row} - {above} + line;",
             f"    bool const {inside} = {row} >= 0 && {row} < {height};",
             f"    {pointer} const {address} = {self.source} + {wide}({inside} ? {row} : 0) * {stride};",
-            *indented(_unrolled("p", passes, copy)),
+            *indented(unrolled("p", passes, copy)),
             "};",
         ]
 
@@ -187,16 +187,16 @@ class _Body:
         first = f"{shift} + k" if shift else "k"
         here = f"{sums}[(step + {down} - {tap_h}) % {down}][k]"
         # Neighbouring additions go to different sums: none waits for the one before.
-        additions = _unrolled(tap_w, across, _unrolled(tap_h, down, _unrolled("k", plan.columns, [
+        additions = unrolled(tap_w, across, unrolled(tap_h, down, unrolled("k", plan.columns, [
             f"{here} = ({tap_h} == 0 && {tap_w} == 0 ? 0 : {here}) + {values}[{tap_w} + {first}]{factor};"])))
         if window.factors:
-            additions = _unrolled("k", plan.columns, self._numbers(step, values, shift))
+            additions = unrolled("k", plan.columns, self._numbers(step, values, shift))
         start = f"&{self.rows[step - 1]}[{slot}][(threadIdx.x + p) * {plan.columns}]"
         lines = [
             f"{self.ctype} {values}[{count * plan.columns}];",
-            *_unrolled("p", count, [
+            *unrolled("p", count, [
                 f"{pack} const pack = load_pack<{plan.columns}>({start});",
-                *_unrolled("k", plan.columns, [f"{values}[p * {plan.columns} + k] = pack.at[k];"])]),
+                *unrolled("k", plan.columns, [f"{values}[p * {plan.columns} + k] = pack.at[k];"])]),
             *additions,
         ]
         return ["{", *indented([*lines, *(self._finish(step) if step == stream.steps else self._pass_on(step))]), "}"]
@@ -251,7 +251,7 @@ class _Body:
         return [
             f"int const {row} = {self._row(step)};",
             f"Pack<{self.ctype}, {plan.columns}> {done};",
-            *_unrolled("k", plan.columns, [
+            *unrolled("k", plan.columns, [
                 f"int const {column} = {self.first_column} - {beside} + int(threadIdx.x) * {plan.columns} + k;",
                 f"{done}.at[k] = 0;",
                 f"if ({there}) {{", *indented(body), "}"]),
@@ -278,7 +278,7 @@ class _Body:
         if not self.whole:
             inside = [f"int const {column} = {lead} * {plan.columns} + k;",
                       f"if ({column} < {stream.width}) {{", *indented(inside), "}"]
-        body = [*writer.close(), *before, *_unrolled("k", plan.columns, inside), *after]
+        body = [*writer.close(), *before, *unrolled("k", plan.columns, inside), *after]
         tests = [f"{row} >= {self.first_row}", f"{row} < {self.first_row} + {plan.rows}", f"{row} < {stream.height}",
                  f"{lead} < {-(-stream.width // plan.columns)}"]
         if plan.wide < plan.threads * plan.columns:
@@ -288,7 +288,3 @@ class _Body:
             f"int const {lead} = {self.first_column} / {plan.columns} + int(threadIdx.x);",
             f"if ({' && '.join(tests)}) {{", *indented(body), "}",
         ]
-
-
-def _unrolled(name: str, count: int, body: Sequence[str]) -> list[str]:
-    return ["#pragma unroll", f"for (int {name} = 0; {name} < {count}; ++{name}) {{", *indented(body), "}"]

@@ -17,7 +17,7 @@ from engine.codegen.kernel_text import Kernel, header, index_type, launch, signa
 from engine.codegen.naming import Namer
 from engine.codegen.prims import Window, walk
 from engine.codegen.program_ir import Nest
-from engine.codegen.rows_kernel import decode, indented
+from engine.codegen.rows_kernel import decode, indented, unrolled
 from engine.codegen.scalar_types import COMPUTE_TYPE, bitwise_extreme, literal
 from engine.codegen.writer import Lanes, Scalar, Writer
 
@@ -103,7 +103,7 @@ def write_strip(
     lines = [
         *constant, f"{wide} const flat = {wide}(blockIdx.x) * {threads} + threadIdx.x;", *guard,
         *decode(loops, "flat", wide), *inside, *folding,
-        *_unrolled("r", size, storing),
+        *unrolled("r", size, storing),
     ]
     usage = writer.usage
     grid = -(-count // threads)
@@ -153,7 +153,7 @@ def _fold(writer: Writer, nest: Nest, strip: Strip, size: int, sums: str) -> lis
         writer.open(frozenset({down}), barrier=True)
         element = writer.value(window.weight, window.weight_index(index, tuple(taps)))
         writer.line(f"{column}[{down}] = {element.text};")
-        weights = [f"{ctype} {column}[{height}];", *_unrolled(down, height, writer.close())]
+        weights = [f"{ctype} {column}[{height}];", *unrolled(down, height, writer.close())]
         factor = f" * {column}[{down}]"
     writer.open(frozenset({"line"}), barrier=True)
     inside = writer.test_text([(row, 0, window.source.shape[window.dims[-2]])])
@@ -163,19 +163,15 @@ def _fold(writer: Writer, nest: Nest, strip: Strip, size: int, sums: str) -> lis
         writer.usage.helpers.add("max_nan")
         added = f"{sums}[r] = max_nan({value}, {sums}[r]);"
     lines = writer.close()
-    lines += _unrolled("r", size, [
+    lines += unrolled("r", size, [
         f"int const {down} = line - r{f' * {step}' if step > 1 else ''};", f"if ({down} >= 0 && {down} < {height}) {{",
         *indented([added]), "}",
     ])
-    body = [*writer.close(), *weights, *_unrolled("line", line_count, _where(inside, lines))]
+    body = [*writer.close(), *weights, *unrolled("line", line_count, _where(inside, lines))]
     body = _where(reached, body)
     for tap, count in reversed(columns):
-        body = _unrolled(tap, count, body)
-    return [f"{ctype} {sums}[{size}];", *_unrolled("r", size, [f"{sums}[r] = {first};"]), *body]
-
-
-def _unrolled(name: str, count: int, body: Sequence[str]) -> list[str]:
-    return ["#pragma unroll", f"for (int {name} = 0; {name} < {count}; ++{name}) {{", *indented(body), "}"]
+        body = unrolled(tap, count, body)
+    return [f"{ctype} {sums}[{size}];", *unrolled("r", size, [f"{sums}[r] = {first};"]), *body]
 
 
 def _where(test: str, body: Sequence[str]) -> list[str]:

@@ -333,7 +333,8 @@ class LocalEvaluator:
                 whole = await verifier.run(behind if searching else None)
                 watch.lap("verify")
                 if whole and not ledger.rejected and effort is not None:
-                    stage, timer.compiled = "time", self._baselines.compiled()  # A glance asks for the reference alone.
+                    stage = "time"
+                    timer.compiled = self._baselines.compiled()  # A glance asks for the reference alone.
                     async with self._alone():
                         watch.lap("wait")
                         seen = await timer.run(effort)

@@ -25,7 +25,7 @@ def main(path):
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != FOLDER]
     with open(path) as file:
         spec = json.load(file)
-    # A torch that came without bytecode takes several seconds to import, and under a profiler more.
+    # A torch that came without bytecode would be compiled anew in every run of a profiler.
     _start().keep_bytecode(os.environ.pop("HIERA_BYTECODE", ""))
     try:
         answer = {"ok": True, **_run(spec)}
